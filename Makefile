@@ -31,7 +31,7 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--locked --test power_cut
-	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
+	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
 
 data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release
 	cargo test --package restante --locked --test e2e make_data_folder -- --ignored
@@ -49,9 +49,11 @@ interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or 
 console: toolchain ## Use the console page in headless Chromium; its pictures go to console/ in the target folder
 	tests/console/run
 
-check: toolchain lints scripts deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
+check: toolchain lints scripts deny ## Formatting, lints (also of each door alone), licences and sources of dependencies, who imports whom, tidiness
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --package restante --no-default-features --features mail --locked -- -D warnings
+	cargo clippy --package restante --no-default-features --features waku --locked -- -D warnings
 	cargo deny --locked check bans licenses sources
 	cargo test --package restante-tidy --locked
 

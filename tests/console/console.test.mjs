@@ -391,6 +391,36 @@ test("with a token the page asks for it, once", TIMEOUT, async (t) => {
   await other.page.locator("#ask-token").waitFor();
 });
 
+test("operators log in with their own password, and the page shows what operators did", TIMEOUT, async (t) => {
+  const token = "a-token-of-this-test";
+  const guarded = await Server.start("--rest-address", "0.0.0.0", "--rest-token-file", (own) => own.file("token", `${token}\n`));
+  t.after(() => guarded.remove());
+  const operate = async (operation) => {
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+    const body = JSON.stringify({ by: "the test", operation });
+    const answer = await fetch(`${guarded.url}/admin/v1/directory`, { method: "POST", headers, body });
+    assert.equal(answer.status, 200, await answer.text());
+  };
+  const [address, secret] = ["olga@example.org", "pass w\u00f6rd"];
+  await operate({ do: "add_domain", domain: "example.org", separator: null, catch_all: null });
+  await operate({ do: "add_account", address, password: { given: secret }, role: "operator", quota_bytes: null });
+  const { page, problems } = await visit(t, "", {}, guarded);
+  await page.locator("#ask-token").waitFor();
+  await page.locator("#operator").fill(address);
+  await page.locator("#token").fill("something else");
+  await page.keyboard.press("Enter");
+  await page.getByText("The name or the password is wrong").waitFor();
+  await page.locator("#token").fill(secret);
+  await page.keyboard.press("Enter");
+  await isReady(page);
+  const operations = page.locator("#operations-rows tr");
+  await operations.filter({ hasText: `added account ${address}` }).filter({ hasText: "the test over HTTP" }).waitFor();
+  await shoot(page, "operations");
+  await operate({ do: "set_state", address, state: "disabled" });
+  await page.locator("#ask-token").waitFor();
+  assert.deepEqual(problems.filter((each) => !/401/.test(each)), []);
+});
+
 test("the page shows when a server stops and when it is back", TIMEOUT, async (t) => {
   const mortal = await Server.start();
   t.after(() => mortal.remove());

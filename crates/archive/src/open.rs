@@ -1,6 +1,7 @@
-use std::{path::PathBuf, sync::Arc};
+use std::{num::NonZero, path::PathBuf, sync::Arc};
 
-use restante_core::{Clock, SystemClock, TopicBits};
+use restante_core::{Clock, SystemClock, TopicBits, nonzero};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Archive, EngineUrl, Error, Metrics, Retention, Upkeep, log, memory, nearest, observe::Observed, spool,
@@ -58,98 +59,102 @@ impl Config {
 }
 
 /// Settings of the `log` engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LogConfig {
     /// Length of a window: messages of one window share segments, retention removes whole segments.
-    pub window_seconds: u64,
+    pub window_seconds: NonZero<u64>,
     /// A segment is full at this size.
-    pub segment_bytes: u64,
+    pub segment_bytes: NonZero<u64>,
     /// A segment is full at this many messages: it bounds the memory that an open segment's index takes.
-    pub segment_messages: u64,
+    pub segment_messages: NonZero<u64>,
     /// Segments that take messages at the same time, each of another window; one more seals the least recently used.
-    pub open_segments: usize,
+    pub open_segments: NonZero<usize>,
     /// A segment whose window is over is sealed when nothing came for this long.
     pub quiet_seconds: u64,
     /// Bytes of messages that wait for the writer at most; further appends wait.
-    pub queue_bytes: usize,
+    pub queue_bytes: NonZero<usize>,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
         Self {
-            window_seconds: 86_400,
-            segment_bytes: 256 << 20,
-            segment_messages: 1_000_000,
-            open_segments: 4,
+            window_seconds: nonzero!(86_400),
+            segment_bytes: nonzero!(256 << 20),
+            segment_messages: nonzero!(1_000_000),
+            open_segments: nonzero!(4),
             quiet_seconds: 60,
-            queue_bytes: 64 << 20,
+            queue_bytes: nonzero!(64 << 20),
         }
     }
 }
 
 /// Settings of the `sqlite` engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SqliteConfig {
     /// Connections that read at the same time, each on a thread of its own; further queries wait for one.
-    pub readers: usize,
+    pub readers: NonZero<usize>,
     /// Bytes of pages that each connection keeps in memory.
-    pub cache_bytes: usize,
+    pub cache_bytes: NonZero<usize>,
     /// Bytes of messages that wait for the writer at most; further appends wait.
-    pub queue_bytes: usize,
+    pub queue_bytes: NonZero<usize>,
 }
 
 impl Default for SqliteConfig {
     fn default() -> Self {
-        Self { readers: 4, cache_bytes: 16 << 20, queue_bytes: 64 << 20 }
+        Self { readers: nonzero!(4), cache_bytes: nonzero!(16 << 20), queue_bytes: nonzero!(64 << 20) }
     }
 }
 
 /// Settings of the `postgres` engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PostgresConfig {
     /// Length of a window: each has a partition of its own, retention removes whole partitions.
-    pub window_seconds: u64,
+    pub window_seconds: NonZero<u64>,
     /// Connections that answer queries; further queries wait for one.
-    pub read_connections: usize,
+    pub read_connections: NonZero<usize>,
     /// Connections that store messages, each one group of appends at a time.
-    pub write_connections: usize,
+    pub write_connections: NonZero<usize>,
     /// How long connecting may take.
-    pub connect_timeout_ms: u64,
+    pub connect_timeout_ms: NonZero<u64>,
     /// How long a statement may take, in the server and on the way.
-    pub statement_timeout_ms: u64,
+    pub statement_timeout_ms: NonZero<u64>,
     /// Bytes of messages that wait for a connection at most; further appends wait.
-    pub queue_bytes: usize,
+    pub queue_bytes: NonZero<usize>,
 }
 
 impl Default for PostgresConfig {
     fn default() -> Self {
         Self {
-            window_seconds: 86_400,
-            read_connections: 8,
-            write_connections: 2,
-            connect_timeout_ms: 5_000,
-            statement_timeout_ms: 30_000,
-            queue_bytes: 64 << 20,
+            window_seconds: nonzero!(86_400),
+            read_connections: nonzero!(8),
+            write_connections: nonzero!(2),
+            connect_timeout_ms: nonzero!(5_000),
+            statement_timeout_ms: nonzero!(30_000),
+            queue_bytes: nonzero!(64 << 20),
         }
     }
 }
 
 /// Settings of a spool, which one process uses at a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SpoolConfig {
     /// Its folder.
+    #[serde(rename = "dir")]
     pub folder: PathBuf,
     /// Bytes on disk at most; appends beyond are answered `Full`. What the disk has reserved behind an open log, at most
     /// 4 MiB, is not counted.
     pub bytes_max: u64,
     /// An engine that does not answer an append for so long counts as away.
-    pub timeout_ms: u64,
+    pub timeout_ms: NonZero<u64>,
 }
 
 impl SpoolConfig {
     /// The defaults for a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), bytes_max: 1 << 30, timeout_ms: 5_000 }
+        Self { folder: folder.into(), bytes_max: 1 << 30, timeout_ms: nonzero!(5_000) }
     }
 
     /// Whether messages wait in the folder, or may wait: a spool that is no longer wanted is still to be drained.

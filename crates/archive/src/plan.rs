@@ -68,6 +68,14 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_costs_what_a_page_needs_and_not_the_whole_range() {
+        let half = Counts { wanted_rows: 25_000, wanted_topics: 500, ..DAY };
+        assert_eq!(access(half), Access::Scan, "200 rows are enough");
+        assert_eq!(access(Counts { limit: 25_000, ..half }), Access::Scan);
+        assert_eq!(access(Counts { wanted_rows: 50, wanted_topics: 5, ..DAY }), Access::Merge);
+    }
+
+    #[test]
     fn many_rare_topics_are_scanned_for_a_small_page() {
         assert_eq!(access(Counts { wanted_rows: 2_000, wanted_topics: 1_500, ..DAY }), Access::Scan);
     }

@@ -50,7 +50,7 @@ pub(crate) async fn open(
     let store = Arc::new(store);
     let circuit = Circuit::new(tandem.url.engine(), config.clock.clone(), metrics.spool.up.clone());
     let circuit = Arc::new(circuit);
-    let timeout = Duration::from_millis(spool.timeout_ms);
+    let timeout = Duration::from_millis(spool.timeout_ms.get());
     let draining = Draining::start(store.clone(), second.archive.clone(), circuit.clone(), timeout);
     let gap = spool.folder.join(GAP_NAME);
     let begun = config.clock.now();

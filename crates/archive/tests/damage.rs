@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use common::{message, rows, sorted, walk};
 use restante_archive::{Appended, Config, Finding, LogConfig, Message, Opened, Query, open};
-use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use restante_core::{ErrorKind, Key, MessageHash, Timestamp, nonzero};
 
 struct Archive {
     folder: tempfile::TempDir,
@@ -32,7 +32,7 @@ impl Archive {
 
     /// Fills the archive and seals what it holds.
     async fn filled_and_sealed(&self) -> Vec<Message> {
-        let small = LogConfig { segment_messages: 10, ..LogConfig::default() };
+        let small = LogConfig { segment_messages: nonzero!(10), ..LogConfig::default() };
         let opened = open(Config { log: small, ..self.config.clone() }).await.unwrap();
         let messages: Vec<Message> = (0..10).map(|n| message(n, 1, ["a", "b"][n as usize % 2])).collect();
         opened.archive.append(messages.clone()).await.unwrap();
@@ -414,7 +414,7 @@ async fn duplicates_are_known_under_another_window_length() {
     let hour = 3_600_000_000_000;
     let messages: Vec<Message> = (0..30).map(|n| message(n * hour, 1, "a")).collect();
     for window_seconds in [3_600, 86_400, 7_200, 3_600] {
-        let log = LogConfig { window_seconds, ..LogConfig::default() };
+        let log = LogConfig { window_seconds: window_seconds.try_into().unwrap(), ..LogConfig::default() };
         let opened = open(Config { log, ..archive.config.clone() }).await.unwrap();
         opened.archive.append(messages.clone()).await.unwrap();
         assert_eq!(
@@ -433,7 +433,7 @@ async fn duplicates_are_known_under_a_shorter_window_length() {
     let hour = 3_600_000_000_000;
     let messages: Vec<Message> = (0..24).map(|n| message(n * hour, 1, "a")).collect();
     for (window_seconds, answer) in [(86_400, Appended::Stored), (3_600, Appended::Duplicate)] {
-        let log = LogConfig { window_seconds, ..LogConfig::default() };
+        let log = LogConfig { window_seconds: window_seconds.try_into().unwrap(), ..LogConfig::default() };
         let opened = open(Config { log, ..archive.config.clone() }).await.unwrap();
         assert_eq!(opened.archive.append(messages.clone()).await.unwrap(), vec![answer; 24]);
         opened.upkeep.close().await.unwrap();
@@ -581,7 +581,7 @@ fn fixture_messages() -> Vec<Message> {
 async fn write_fixture(folder: &Path, messages: &[Message]) {
     let _ = std::fs::remove_dir_all(folder);
     let mut config = Config::new(format!("log:{}", folder.display()).parse().unwrap());
-    config.log.segment_messages = 6;
+    config.log.segment_messages = nonzero!(6);
     let opened = open(config).await.unwrap();
     for message in messages {
         opened.archive.append(vec![message.clone()]).await.unwrap();

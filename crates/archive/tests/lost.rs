@@ -17,7 +17,7 @@ use std::{
 use common::{message, sorted, walk};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use restante_archive::{Config, LogConfig, Message, Metrics, Opened, Query, Report, open};
-use restante_core::{NANOS_PER_SECOND, Timestamp};
+use restante_core::{NANOS_PER_SECOND, Timestamp, nonzero};
 
 const LIST: &str = "SEGMENTS";
 
@@ -47,7 +47,7 @@ impl Archive {
 
     fn config(&self) -> Config {
         let url = format!("log:{}", self.folder.path().display()).parse().unwrap();
-        let log = LogConfig { segment_messages: 10, ..LogConfig::default() };
+        let log = LogConfig { segment_messages: nonzero!(10), ..LogConfig::default() };
         Config { log, ..Config::new(url) }
     }
 

@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::num::NonZero;
+
 use common::{
     engines::{self, Engine, TestArchive},
     filter_of, message_in, rows,
@@ -170,17 +172,17 @@ impl Pair {
 /// How the engine divides what it has: small parts, so that operations cross many.
 #[derive(Clone, Debug)]
 struct Shape {
-    segment_messages: u64,
-    open_segments: usize,
-    window_seconds: u64,
+    segment_messages: NonZero<u64>,
+    open_segments: NonZero<usize>,
+    window_seconds: NonZero<u64>,
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (prop_oneof![1..8_u64, Just(1_000)], 1..4_usize, 1..4_u64).prop_map(
         |(segment_messages, open_segments, window_seconds)| Shape {
-            segment_messages,
-            open_segments,
-            window_seconds,
+            segment_messages: segment_messages.try_into().unwrap(),
+            open_segments: open_segments.try_into().unwrap(),
+            window_seconds: window_seconds.try_into().unwrap(),
         },
     )
 }

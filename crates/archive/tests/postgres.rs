@@ -16,7 +16,7 @@ use common::{
 use restante_archive::{
     Config, Direction, EngineUrl, Message, PostgresUrl, Query, Topics, open, postgres_statements,
 };
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Timestamp, nonzero};
 use tokio_postgres::{Client, NoTls};
 
 const SECOND: i64 = 1_000_000_000;
@@ -270,7 +270,7 @@ async fn large_pages_are_whole_and_in_order(place: Arc<TestArchive>) {
 
 async fn a_lone_reader_can_catch_up(place: Arc<TestArchive>) {
     let config = Config {
-        postgres: restante_archive::PostgresConfig { read_connections: 1, ..place.config.postgres },
+        postgres: restante_archive::PostgresConfig { read_connections: nonzero!(1), ..place.config.postgres },
         ..place.config.clone()
     };
     let (one, other) = (open(config.clone()).await.unwrap(), open(config).await.unwrap());

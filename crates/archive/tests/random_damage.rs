@@ -26,7 +26,7 @@ use common::{OwnedRow, message, sorted, walk};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use restante_archive::{Config, LogConfig, Message, Opened, Query, Report, open};
-use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp};
+use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp, nonzero};
 
 const WINDOWS: i64 = 10;
 const LOG_HEADER_BYTES: usize = 64;
@@ -114,7 +114,12 @@ struct Archive {
 }
 
 fn config(folder: &Path, read_only: bool) -> Config {
-    let log = LogConfig { window_seconds: 1, segment_messages: 8, open_segments: 3, ..LogConfig::default() };
+    let log = LogConfig {
+        window_seconds: nonzero!(1),
+        segment_messages: nonzero!(8),
+        open_segments: nonzero!(3),
+        ..LogConfig::default()
+    };
     let url = format!("log:{}", folder.display()).parse().unwrap();
     Config { log, read_only, ..Config::new(url) }
 }

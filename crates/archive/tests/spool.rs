@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use restante_archive::{Appended, Config, Error, Message, Opened, Query, SpoolConfig, open, open_over};
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use switch::{Mode, Switch, wait_until};
 use tempfile::TempDir;
 
@@ -27,7 +27,8 @@ const ROOM: u64 = 64 << 20;
 
 fn config(folder: &Path, bytes_max: u64) -> Config {
     // A long time-out: in these tests an engine answers, or it never does.
-    let spool = SpoolConfig { bytes_max, timeout_ms: 60_000, ..SpoolConfig::new(folder.join("spool")) };
+    let spool =
+        SpoolConfig { bytes_max, timeout_ms: nonzero!(60_000), ..SpoolConfig::new(folder.join("spool")) };
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(77)));
     Config { spool: Some(spool), clock, ..Config::new("memory:".parse().unwrap()) }
 }
@@ -244,7 +245,7 @@ async fn an_engine_that_hangs_costs_one_time_out_and_not_one_for_each_message() 
     let engine = Switch::new(Mode::Hangs).await;
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), ROOM);
-    config.spool.as_mut().unwrap().timeout_ms = 20;
+    config.spool.as_mut().unwrap().timeout_ms = nonzero!(20);
     let opened = open_over(engine.opened(), None, &config).await.unwrap();
     let messages = numbered(0..50);
     for message in &messages {
@@ -263,7 +264,7 @@ async fn callers_that_give_up_are_served_all_the_same() {
     let engine = Switch::new(Mode::Hangs).await;
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), ROOM);
-    config.spool.as_mut().unwrap().timeout_ms = 50;
+    config.spool.as_mut().unwrap().timeout_ms = nonzero!(50);
     let opened = open_over(engine.opened(), None, &config).await.unwrap();
     for message in numbered(0..20) {
         let append = opened.archive.append(vec![message]);
@@ -407,6 +408,22 @@ async fn a_second_user_of_a_spool_is_turned_away() {
     let error = open_over(subject.engine.opened(), None, &subject.config).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("is in use by process"), "{error}");
+}
+
+#[tokio::test]
+async fn a_spool_of_a_newer_format_is_refused_and_left_alone() {
+    let subject = Subject::new(Mode::Off).await;
+    subject.spool(&numbered(0..3)).await;
+    subject.opened.upkeep.close().await.unwrap();
+    subject.damage(|log| {
+        log[8] = 2; // the version
+        let checksum = crc32c::crc32c(&log[..60]);
+        log[60..64].copy_from_slice(&checksum.to_le_bytes());
+    });
+    let error = open_over(subject.engine.opened(), None, &subject.config).await.err().unwrap();
+    let refusal = "00000001.log has format version 2, and this program knows versions up to 1";
+    assert!(error.to_string().contains(refusal), "{error}");
+    assert!(subject.spool_folder().join("00000001").is_dir());
 }
 
 #[tokio::test]

@@ -26,12 +26,13 @@ use restante_archive::{
     backup::{SECOND, SECOND_SPOOL},
     open, open_over,
 };
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use switch::{Mode, Switch, wait_until};
 use tempfile::TempDir;
 
 fn config(folder: &Path, bytes_max: u64) -> Config {
-    let spool = SpoolConfig { bytes_max, timeout_ms: 60_000, ..SpoolConfig::new(folder.join("tandem")) };
+    let spool =
+        SpoolConfig { bytes_max, timeout_ms: nonzero!(60_000), ..SpoolConfig::new(folder.join("tandem")) };
     let tandem = TandemConfig { url: "memory:".parse().unwrap(), spool };
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(77)));
     Config { tandem: Some(tandem), clock, ..Config::new("memory:".parse().unwrap()) }
@@ -377,4 +378,28 @@ async fn what_waits_for_the_second_is_copied_though_neither_archive_is() {
     let second = Switch::new(Mode::On).await;
     let _opened = open_over(restored.first.opened(), Some(second.opened()), &config).await.unwrap();
     wait_until("the second has it", async || second.count().await == 10).await;
+}
+
+/// What waits may reach the second as soon as the second's own copy was made, and must be in a copy all the same.
+#[tokio::test]
+async fn what_reaches_the_second_after_its_copy_is_in_the_copy_of_its_spool() {
+    let copy = tempfile::tempdir().unwrap();
+    let subject = Subject::new(64 << 20).await;
+    subject.second.set(Mode::Off);
+    subject.append(&numbered(0..10)).await;
+    let copied = subject.second.wait_when_copied();
+    let (upkeep, to) = (subject.opened.upkeep.clone(), copy.path().to_owned());
+    let backup = tokio::spawn(async move { upkeep.backup(&to).await });
+    copied.wait().await;
+    subject.second.set(Mode::On);
+    wait_until("the spool is empty", async || subject.following().bytes == 0).await;
+    copied.wait().await;
+    assert_eq!(backup.await.unwrap().unwrap_err().kind(), ErrorKind::Invalid, "the model has no files");
+
+    let restored = Subject::new(64 << 20).await;
+    let mut config = restored.config.clone();
+    config.tandem.as_mut().unwrap().spool.folder = copy.path().join(SECOND_SPOOL);
+    let second = Switch::new(Mode::Off).await;
+    let opened = open_over(restored.first.opened(), Some(second.opened()), &config).await.unwrap();
+    assert_eq!(opened.upkeep.health().following.unwrap().messages, 10);
 }

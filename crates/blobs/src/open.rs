@@ -1,6 +1,7 @@
-use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
-use restante_core::{Clock, SystemClock};
+use restante_core::{Clock, SystemClock, nonzero};
+use serde::{Deserialize, Serialize};
 
 use crate::{Blobs, Error, Metrics, Upkeep, error::of_index, files, memory, observe::Observed};
 
@@ -61,7 +62,7 @@ pub struct Config {
     /// The engine and where it is.
     pub url: EngineUrl,
     /// The length of the longest blob.
-    pub blob_bytes_max: u64,
+    pub blob_bytes_max: NonZero<u64>,
     /// Settings of the `files` engine.
     pub files: FilesConfig,
     /// The source of time.
@@ -75,7 +76,7 @@ impl Config {
     pub fn new(url: EngineUrl) -> Self {
         Self {
             url,
-            blob_bytes_max: 1 << 30,
+            blob_bytes_max: nonzero!(1 << 30),
             files: FilesConfig::default(),
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
@@ -84,17 +85,18 @@ impl Config {
 }
 
 /// Settings of the `files` engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FilesConfig {
-    /// Blobs up to this length share pack files, longer ones have files of their own.
+    /// Blobs up to this length share pack files, longer ones have files of their own; 0 is none in packs.
     pub packed_bytes_max: u64,
     /// A pack file is full at this size.
-    pub pack_bytes: u64,
+    pub pack_bytes: NonZero<u64>,
 }
 
 impl Default for FilesConfig {
     fn default() -> Self {
-        Self { packed_bytes_max: 256 << 10, pack_bytes: 64 << 20 }
+        Self { packed_bytes_max: 256 << 10, pack_bytes: nonzero!(64 << 20) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use restante_blobs::{BlobId, Config, FilesConfig, LIST_BLOBS_MAX, Opened, open};
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use restante_disk::testing::small_disk::{self, Store};
 use tokio::runtime::Runtime;
 
@@ -52,7 +52,7 @@ impl Store for Blobs {
     fn open(folder: &Path) -> Result<Self, String> {
         let runtime = Runtime::new().unwrap();
         let url = format!("files:{}", folder.display()).parse().unwrap();
-        let files = FilesConfig { packed_bytes_max: 10_000, pack_bytes: 200_000 };
+        let files = FilesConfig { packed_bytes_max: 10_000, pack_bytes: nonzero!(200_000) };
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_000)));
         let opened = runtime.block_on(open(Config { files, clock, ..Config::new(url) }));
         opened.map(|opened| Self { runtime, opened }).map_err(|error| error.to_string())

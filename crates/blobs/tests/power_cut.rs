@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use bytes::Bytes;
 use common::{at, bytes, list, put, read_all};
 use restante_blobs::{BlobId, Config, EngineUrl, FilesConfig, Opened, open};
-use restante_core::{Identity, ManualClock, Timestamp};
+use restante_core::{Identity, ManualClock, Timestamp, nonzero};
 use restante_power_cut::{Child, child, cuts, record};
 
 /// The longest are in files of their own, the others in packs of a few blobs.
@@ -27,7 +27,7 @@ fn goes(n: u32, round: u32) -> bool {
 
 async fn open_at(folder: &Path) -> Opened {
     let mut config = Config::new(EngineUrl::Files(folder.to_owned()));
-    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
     config.clock = Arc::new(ManualClock::new(at(0)));
     open(config).await.unwrap()
 }

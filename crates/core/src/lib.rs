@@ -1,5 +1,5 @@
 //! Types that all crates of restante share: timestamps, hashes, ids of accounts, records and blobs, identities of stores, cursors,
-//! errors, clocks and topic filters.
+//! errors, clocks, topic filters and how settings are written.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 
@@ -11,6 +11,7 @@ mod error;
 mod hash;
 mod identity;
 mod record;
+pub mod settings;
 mod timestamp;
 
 pub use blob::{BlobId, ParseBlobIdError};

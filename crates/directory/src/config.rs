@@ -1,5 +1,6 @@
 use std::num::NonZero;
 
+use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
 /// The settings of the directory.
@@ -25,16 +26,14 @@ pub struct DirectoryConfig {
 
 impl Default for DirectoryConfig {
     fn default() -> Self {
-        let number = |number| NonZero::new(number).unwrap_or(NonZero::<u32>::MIN);
-        let size = |size| NonZero::new(size).unwrap_or(NonZero::<usize>::MIN);
         Self {
-            rounds: number(100_000),
+            rounds: nonzero!(100_000),
             remembered_seconds: 600,
-            remembered_max: size(16_384),
-            checks_waiting_max: size(256),
-            failures_per_ip_max: number(30),
-            failures_per_account_max: number(10),
-            failure_seconds: NonZero::new(300).unwrap_or(NonZero::<u64>::MIN),
+            remembered_max: nonzero!(16_384),
+            checks_waiting_max: nonzero!(256),
+            failures_per_ip_max: nonzero!(30),
+            failures_per_account_max: nonzero!(10),
+            failure_seconds: nonzero!(300),
         }
     }
 }

@@ -44,6 +44,14 @@ pub struct Login {
     pub(crate) credential: u64,
 }
 
+impl Login {
+    /// Whether it is good for a scope. [`Scope::Operate`] needs an account of an operator, too.
+    pub fn allows(&self, scope: Scope) -> bool {
+        let is_in_scope = self.scopes.as_ref().is_none_or(|scopes| scopes.contains(&scope));
+        is_in_scope && (scope != Scope::Operate || self.role == Role::Operator)
+    }
+}
+
 /// Why somebody is not let in. Only the first two concern the client's name and password.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
@@ -317,7 +325,8 @@ impl Directory {
         Ok(Arc::new(login_of(&account.entry, token.credential(), Some(&token))))
     }
 
-    /// Whether a log-in still holds: its account is active, and has the password or the token by which it was made.
+    /// Whether a log-in still holds: its account is active, has the password or the token by which it was made, and is still an
+    /// operator's if it was one then.
     ///
     /// # Errors
     /// Those of the records.
@@ -332,7 +341,8 @@ impl Directory {
                 .iter()
                 .any(|token| token.credential() == login.credential && !token.is_expired(now)),
         };
-        Ok(is_there && found.head.account == login.account && found.head.state == State::Active)
+        let has_role = login.role == Role::User || found.head.role == login.role;
+        Ok(is_there && has_role && found.head.account == login.account && found.head.state == State::Active)
     }
 
     /// Runs a derivation on one of the processors that are for it.

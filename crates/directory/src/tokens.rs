@@ -66,6 +66,11 @@ impl TokenEntry {
 }
 
 impl Directory {
+    /// Whether a text looks like a token of a directory. One that does not need not be checked.
+    pub fn is_token(text: &str) -> bool {
+        text.starts_with(PREFIX)
+    }
+
     /// Makes a token and returns it: it can't be shown again.
     pub(crate) async fn create_token(
         &self,

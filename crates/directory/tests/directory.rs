@@ -260,6 +260,7 @@ on_each_engine! {
     aliases_that_lead_in_circles_are_refused,
     lists_are_read_page_by_page,
     a_password_lets_in_and_nothing_else_does,
+    a_log_in_of_an_operator_ends_with_the_role,
     application_passwords_are_revoked_one_by_one,
     a_password_that_was_right_is_remembered,
     an_unknown_name_costs_what_a_wrong_password_costs,
@@ -565,6 +566,26 @@ async fn a_password_lets_in_and_nothing_else_does(fixture: Fixture) {
             Operation::SetPassword { address: address("anna@example.org"), application: None, password: set };
         server.refused(set, ErrorKind::Invalid).await;
     }
+}
+
+async fn a_log_in_of_an_operator_ends_with_the_role(fixture: Fixture) {
+    let server = fixture.server().await;
+    server.add_domain("example.org").await;
+    server.add_account("anna@example.org", Some("secret")).await;
+    let as_user = server.log_in("anna@example.org", "secret").await.unwrap();
+    let set_role = |role| Operation::SetRole { address: address("anna@example.org"), role };
+    server.done(set_role(Role::Operator)).await;
+    wait_until("the role is known", || async {
+        server.log_in("anna@example.org", "secret").await.unwrap().allows(Scope::Operate)
+    })
+    .await;
+    let as_operator = server.log_in("anna@example.org", "secret").await.unwrap();
+    assert!(server.directory.holds(&as_operator).await.unwrap());
+    assert!(server.directory.holds(&as_user).await.unwrap(), "it may do more than before");
+    assert!(!as_user.allows(Scope::Operate) && as_user.allows(Scope::Mail));
+    server.done(set_role(Role::User)).await;
+    assert!(!server.directory.holds(&as_operator).await.unwrap());
+    assert!(server.directory.holds(&as_user).await.unwrap());
 }
 
 async fn application_passwords_are_revoked_one_by_one(fixture: Fixture) {

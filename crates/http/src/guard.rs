@@ -4,13 +4,19 @@ use std::{borrow::Cow, fmt, net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use axum::{
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use crate::{Refusal, reply::LogReason, server::Client};
+use crate::{
+    Refusal,
+    access::{AccessEnded, WhileAllowed},
+    reply::LogReason,
+    server::Client,
+};
 
 /// Who sends a request, as a guard has proven it. Handlers find it in the extensions of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +27,34 @@ pub enum Caller {
     Account(u32),
 }
 
+/// What a guard has proven of a request.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// Who sends it.
+    pub caller: Caller,
+    /// When the credentials hold no more; `None` when that is never. Event streams and other answers of several pieces are then cut,
+    /// and WebSockets closed.
+    pub ended: Option<AccessEnded>,
+}
+
+impl From<Caller> for Admission {
+    fn from(caller: Caller) -> Self {
+        Self { caller, ended: None }
+    }
+}
+
 /// Decides who sends a request.
 #[async_trait]
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Returns the caller, if the request proves who that is and they may send it.
+    /// Returns the caller, if the request proves who that is and they may send it. What else handlers should know of the caller goes
+    /// into the extensions of `head`.
     ///
     /// `client` is the address of the connection; `None` in tests without one. Implementations bound their own work: this is called
     /// before anything else limits the request.
     ///
     /// # Errors
     /// The refusal, with the challenge of a 401.
-    async fn check(&self, head: &Parts, client: Option<SocketAddr>) -> Result<Caller, Denied>;
+    async fn check(&self, head: &mut Parts, client: Option<SocketAddr>) -> Result<Admission, Denied>;
 }
 
 /// Why a guard does not let a request pass.
@@ -43,18 +66,32 @@ pub struct Denied {
     pub challenge: Option<HeaderValue>,
     /// Whether the log mentions it: somebody has tried credentials that are wrong.
     pub is_logged: bool,
+    /// After how many seconds the client may try again.
+    pub retry_after: Option<u64>,
 }
 
 impl Denied {
     /// 401, for a request without credentials or, if `is_wrong`, with wrong ones.
     pub fn unauthorized(text: &'static str, challenge: HeaderValue, is_wrong: bool) -> Self {
         let refusal = Refusal::new(StatusCode::UNAUTHORIZED, text);
-        Self { refusal, challenge: Some(challenge), is_logged: is_wrong }
+        Self { challenge: Some(challenge), is_logged: is_wrong, ..Self::refused(refusal) }
     }
 
     /// 403: the caller is known, or can't become known, and may not do this.
-    pub const fn forbidden(text: &'static str) -> Self {
-        Self { refusal: Refusal::forbidden(text), challenge: None, is_logged: true }
+    pub fn forbidden(text: &'static str) -> Self {
+        Self { is_logged: true, ..Self::refused(Refusal::forbidden(text)) }
+    }
+
+    /// 429: too many log-ins have failed.
+    pub fn limited(wait_seconds: u64) -> Self {
+        let text = format!("too many log-ins have failed: try again in {wait_seconds} s");
+        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, text);
+        Self { is_logged: true, retry_after: Some(wait_seconds), ..Self::refused(refusal) }
+    }
+
+    /// For another reason than the client's credentials.
+    pub const fn refused(refusal: Refusal) -> Self {
+        Self { refusal, challenge: None, is_logged: false, retry_after: None }
     }
 }
 
@@ -67,6 +104,9 @@ impl IntoResponse for Denied {
         }
         if let Some(challenge) = self.challenge {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }
@@ -119,10 +159,13 @@ impl<'h> Credentials<'h> {
 pub(crate) async fn layer(State(guard): State<Arc<dyn Guard>>, request: Request, next: Next) -> Response {
     let client = request.extensions().get::<Client>().map(|client| client.0);
     let (mut head, body) = request.into_parts();
-    match guard.check(&head, client).await {
-        Ok(caller) => {
+    match guard.check(&mut head, client).await {
+        Ok(Admission { caller, ended }) => {
             head.extensions.insert(caller);
-            next.run(Request::from_parts(head, body)).await
+            let Some(ended) = ended else { return next.run(Request::from_parts(head, body)).await };
+            head.extensions.insert(ended.clone());
+            let response = next.run(Request::from_parts(head, body)).await;
+            response.map(|body| Body::new(WhileAllowed::new(body, ended)))
         }
         Err(denied) => denied.into_response(),
     }

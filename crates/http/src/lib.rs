@@ -4,12 +4,14 @@
 //! [`Route`]s: it counts requests, refuses pages of other sites, and asks a [`Guard`] where a route is not for everybody. Handlers
 //! find here how to read bodies within limits, answer within a [`MemoryBudget`], refuse, and serve WebSockets and event streams.
 
+mod access;
 pub mod body;
 pub mod event_stream;
 mod guard;
 mod memory;
 mod metrics;
 mod operators;
+mod origin;
 pub mod path;
 mod permits;
 mod plain;
@@ -19,10 +21,12 @@ mod server;
 mod sites;
 pub mod websocket;
 
-pub use guard::{Caller, Credentials, Denied, Guard};
+pub use access::AccessEnded;
+pub use guard::{Admission, Caller, Credentials, Denied, Guard};
 pub use memory::{MemoryBudget, MemoryPermit};
 pub use metrics::HttpMetrics;
 pub use operators::{OperatorGuard, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
+pub use origin::{HostName, PageOrigin};
 pub use permits::Permits;
 pub use plain::describe_json_error;
 pub use reply::{LogReason, Refusal, RefusalFormat};

@@ -1,4 +1,5 @@
-//! The guard of what only operators may see and do: it asks for the server's token or, without one, for a client on this machine.
+//! The guard of what only operators may see and do: it asks for the server's token or, without one, for a client on this machine. With
+//! a guard of log-ins it lets operators who log in pass, too, wherever they are.
 //!
 //! A browser runs on this machine too, and any page that it shows can make it send requests here. So a request without a token must
 //! name this machine as its host, which a page whose own name was made to resolve to loopback (DNS rebinding) does not; and one
@@ -7,13 +8,13 @@
 //! A proxy on this machine connects from this machine for all its clients. So a request that carries a proxy's headers is refused
 //! without a token; many proxies send none, so behind a proxy there must be a token.
 
-use std::{fmt, hint::black_box, net::SocketAddr};
+use std::{fmt, hint::black_box, net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, request::Parts, uri::Authority};
 use sha2::{Digest, Sha256};
 
-use crate::guard::{Caller, Credentials, Denied, Guard};
+use crate::guard::{Admission, Caller, Credentials, Denied, Guard};
 
 /// A shorter token could be guessed by asking.
 pub const TOKEN_CHARS_MIN: usize = 16;
@@ -74,17 +75,25 @@ fn digest(text: &[u8]) -> [u8; 32] {
 }
 
 /// Whom a listener takes for operators: who shows the token, if there is one, and else every client of a listener on loopback, within
-/// the limits that the module describes. Without a token a listener that others reach takes every client for an operator.
+/// the limits that the module describes; and those whom a guard of log-ins lets pass. Without a token a listener that others reach takes
+/// every client for an operator.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorGuard {
     token: Option<Token>,
     is_loopback: bool,
+    logins: Option<Arc<dyn Guard>>,
 }
 
 impl OperatorGuard {
     /// The guard of a listener with this address.
     pub fn new(token: Option<Token>, listener: SocketAddr) -> Self {
-        Self { token, is_loopback: listener.ip().is_loopback() }
+        Self { token, is_loopback: listener.ip().is_loopback(), logins: None }
+    }
+
+    /// The same guard, which also lets those pass whom another one takes for operators by their credentials.
+    #[must_use]
+    pub fn with_logins(self, logins: Arc<dyn Guard>) -> Self {
+        Self { logins: Some(logins), ..self }
     }
 
     /// Whether there is a token.
@@ -102,7 +111,7 @@ impl OperatorGuard {
         !self.has_token() && self.is_loopback
     }
 
-    /// Whether a request may pass.
+    /// Whether a request may pass without a log-in.
     pub fn passes(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.check_head(method, uri, headers).is_ok()
     }
@@ -130,9 +139,19 @@ impl OperatorGuard {
 
 #[async_trait]
 impl Guard for OperatorGuard {
-    async fn check(&self, head: &Parts, _client: Option<SocketAddr>) -> Result<Caller, Denied> {
-        self.check_head(&head.method, &head.uri, &head.headers).map_err(Reason::denied)?;
-        Ok(Caller::Operator)
+    async fn check(&self, head: &mut Parts, client: Option<SocketAddr>) -> Result<Admission, Denied> {
+        let Err(reason) = self.check_head(&head.method, &head.uri, &head.headers) else {
+            return Ok(Caller::Operator.into());
+        };
+        let (Some(logins), Some(credentials)) = (&self.logins, Credentials::of(&head.headers)) else {
+            return Err(reason.denied());
+        };
+        // A browser sends a password that it remembers with the requests of every page.
+        let is_password = matches!(credentials, Credentials::Basic { .. });
+        if is_password && !head.method.is_safe() && !comes_from_here(&head.uri, &head.headers) {
+            return Err(Reason::Origin.denied());
+        }
+        logins.check(head, client).await
     }
 }
 
@@ -248,6 +267,49 @@ mod tests {
             assert_eq!(sent(other), Err(Reason::NoToken), "{other}");
         }
         assert_eq!(check(&guard, Method::GET, &[("host", "localhost")]), Err(Reason::NoToken));
+    }
+
+    /// Lets one password pass, and one token.
+    #[derive(Debug)]
+    struct Logins;
+
+    #[async_trait]
+    impl Guard for Logins {
+        async fn check(&self, head: &mut Parts, _: Option<SocketAddr>) -> Result<Admission, Denied> {
+            match Credentials::of(&head.headers) {
+                Some(Credentials::Basic { user, .. }) if user == "olga" => Ok(Caller::Operator.into()),
+                Some(Credentials::Bearer(token)) if &*token == b"of-olga" => Ok(Caller::Operator.into()),
+                _ => Err(Denied::forbidden("no operator")),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn log_ins_are_asked_where_the_server_s_token_is_not_shown() {
+        let olga = "Basic b2xnYTp4"; // olga:x
+        let server = format!("Bearer {SECRET}");
+        for (guard, headers, status) in [
+            (with_token(), vec![("authorization", &*server)], None),
+            (with_token(), vec![("authorization", olga)], None),
+            (with_token(), vec![("authorization", "Bearer of-olga")], None),
+            (with_token(), vec![("authorization", "Bearer of-somebody")], Some(403)),
+            (with_token(), vec![], Some(401)),
+            (local(), vec![], None),
+            (local(), vec![("via", "1.1 proxy")], Some(403)),
+            (local(), vec![("via", "1.1 proxy"), ("authorization", olga)], None),
+            // A browser sends the password with the requests of any page.
+            (with_token(), vec![("origin", "https://evil.example"), ("authorization", olga)], Some(403)),
+            (with_token(), vec![("origin", "https://a.example"), ("authorization", "Bearer of-olga")], None),
+        ] {
+            let mut request = axum::http::Request::post("/admin/v1/peers");
+            for (name, value) in &headers {
+                request = request.header(*name, *value);
+            }
+            let (mut head, ()) = request.body(()).unwrap().into_parts();
+            let checked = guard.with_logins(Arc::new(Logins)).check(&mut head, None).await;
+            let refused = checked.err().map(|denied| denied.refusal.status.as_u16());
+            assert_eq!(refused, status, "{headers:?}");
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::{Caller, Credentials, Denied, MemoryBudget};
+    use crate::{Admission, Caller, Credentials, Denied, MemoryBudget};
 
     /// Knows one account, by password and by token.
     #[derive(Debug)]
@@ -210,15 +210,15 @@ mod tests {
 
     #[async_trait]
     impl Guard for OneAccount {
-        async fn check(&self, head: &Parts, _client: Option<SocketAddr>) -> Result<Caller, Denied> {
+        async fn check(&self, head: &mut Parts, _: Option<SocketAddr>) -> Result<Admission, Denied> {
             let challenge = "Basic realm=\"restante\"".parse().unwrap();
             match Credentials::of(&head.headers) {
                 Some(Credentials::Basic { user, password })
                     if user == "Aladdin" && password == "open sesame" =>
                 {
-                    Ok(Caller::Account(7))
+                    Ok(Caller::Account(7).into())
                 }
-                Some(Credentials::Bearer(token)) if &*token == b"lamp" => Ok(Caller::Account(7)),
+                Some(Credentials::Bearer(token)) if &*token == b"lamp" => Ok(Caller::Account(7).into()),
                 credentials => Err(Denied::unauthorized("log in", challenge, credentials.is_some())),
             }
         }

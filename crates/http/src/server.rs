@@ -9,7 +9,7 @@ mod open_requests;
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, response::IntoResponse};
+use axum::{Router, http::header, response::IntoResponse};
 use futures_util::{
     TryFutureExt,
     future::{BoxFuture, poll_fn, ready},
@@ -26,7 +26,11 @@ use tokio::time::timeout;
 use tower::Service;
 use tracing::debug;
 
-use crate::websocket::UpgradeSlot;
+use crate::{
+    Refusal,
+    websocket::{Http2Upgrade, SocketStream, UpgradeSlot},
+};
+pub(crate) use answer::Tracked;
 use answer::{Answer, PIECE_BYTES, Progress};
 use first_bytes::{FirstBytes, Protocol};
 use open_requests::OpenRequests;
@@ -128,7 +132,9 @@ async fn serve_http1(stream: ClientStream, requests: Requests, mut stopping: Sto
     let mut stream = parts.io.into_inner();
     if let Some(serve) = upgrade.take() {
         let _in_use = activity.begin();
-        stream = serve(stream, parts.read_buf.into()).await;
+        let socket = SocketStream::Http1(Box::new(stream));
+        let SocketStream::Http1(after) = serve(socket, parts.read_buf.into()).await else { return };
+        stream = *after;
     }
     stream.into_inner().close(&mut stopping).await;
 }
@@ -142,6 +148,7 @@ async fn serve_http2(stream: ClientStream, requests: Requests, mut stopping: Sto
         .max_local_error_reset_streams(LOCAL_RESETS_MAX);
     builder.initial_stream_window_size(STREAM_WINDOW_BYTES);
     builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES).max_send_buf_size(PIECE_BYTES);
+    builder.enable_connect_protocol();
     let (progress, activity) = (Arc::new(Progress::default()), requests.activity.clone());
     let service = service_fn({
         let progress = progress.clone();
@@ -168,6 +175,8 @@ async fn serve_http2(stream: ClientStream, requests: Requests, mut stopping: Sto
     }
 }
 
+const NO_SOCKET: Refusal = Refusal::bad_request("this path serves no WebSocket");
+
 /// What all requests of a connection share.
 struct Requests {
     router: Router,
@@ -184,8 +193,10 @@ impl Requests {
         progress: Option<Arc<Progress>>,
     ) -> BoxFuture<'static, Result<Response<Answer>, Infallible>> {
         let in_flight = self.activity.begin();
-        let permit = match self.open.acquire(self.client.0) {
-            Ok(permit) => permit,
+        let accepted = self.open.acquire(self.client.0);
+        let accepted = accepted.and_then(|permit| Ok((permit, Http2Upgrade::read(&mut request)?)));
+        let (permit, upgrade) = match accepted {
+            Ok(accepted) => accepted,
             Err(refusal) => {
                 let answer = |body| Answer::new(body, in_flight, None, progress);
                 return Box::pin(ready(Ok(refusal.into_response().map(answer))));
@@ -193,11 +204,26 @@ impl Requests {
         };
         request.extensions_mut().insert(self.client);
         request.extensions_mut().insert(self.activity.clone());
-        let answering = self.router.clone().call(request);
-        Box::pin(
-            answering
-                .map_ok(|response| response.map(|body| Answer::new(body, in_flight, Some(permit), progress))),
-        )
+        let (answering, activity) = (self.router.clone().call(request), self.activity.clone());
+        Box::pin(answering.map_ok(move |response| {
+            let is_connect = upgrade.is_some();
+            let Some(socket) = upgrade.and_then(Http2Upgrade::accepted) else {
+                // A success would open the stream (RFC 8441 section 5).
+                let is_no_socket = is_connect && response.status().is_success();
+                let response = if is_no_socket { NO_SOCKET.into_response() } else { response };
+                return response.map(|body| Answer::new(body, in_flight, Some(permit), progress));
+            };
+            // The socket counts as an open request for as long as it lasts: nothing else bounds sockets over HTTP/2.
+            let tracked = Tracked::new(progress.unwrap_or_default());
+            tokio::spawn(async move {
+                let _held = (activity.begin(), permit);
+                socket.run(tracked).await;
+            });
+            let mut response = response.map(|body| Answer::new(body, in_flight, None, None));
+            // RFC 9110 section 9.3.6: a successful answer to CONNECT has no length.
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            response
+        }))
     }
 }
 

@@ -1,18 +1,25 @@
-//! WebSockets (RFC 6455) over HTTP/1.1: the handshake, and a socket with limits and a heartbeat. Payloads go both ways, as texts and
+//! WebSockets (RFC 6455) over HTTP/1.1, and over HTTP/2 (RFC 8441): the handshake, and a socket with limits and a heartbeat. Payloads go both ways, as texts and
 //! as binary messages. No extension is negotiated: compression would let a small frame become any amount of memory.
 
-use std::{sync::Arc, time::Duration};
+mod stream;
+
+use std::{future::pending, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header},
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header},
     response::Response,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt, future::BoxFuture};
+use hyper::{
+    body::Incoming,
+    ext::Protocol,
+    upgrade::{self, OnUpgrade},
+};
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_tungstenite::{
@@ -24,9 +31,11 @@ use tokio_tungstenite::{
     },
 };
 
+pub use stream::SocketStream;
 pub use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::{Refusal, server::ClientStream};
+use crate::{AccessEnded, Refusal, server::Tracked};
+use stream::Http2Stream;
 
 /// The characters of a client's key: 16 bytes in base64 (section 4.1).
 const KEY_CHARS: usize = 24;
@@ -42,10 +51,11 @@ const READ_BUFFER_BYTES: usize = 4 << 10;
 /// Messages are collected up to this size before they are written.
 const WRITE_BUFFER_BYTES: usize = 32 << 10;
 
-/// What serves a connection after a 101. It gets the bytes that were read behind the request, and returns the connection to be closed.
-pub(crate) type Serve = Box<dyn FnOnce(ClientStream, BytesMut) -> BoxFuture<'static, ClientStream> + Send>;
+/// What serves a socket after its handshake. It gets the bytes that were read behind the request, and returns the stream to be closed.
+pub(crate) type Serve = Box<dyn FnOnce(SocketStream, BytesMut) -> BoxFuture<'static, SocketStream> + Send>;
 
-/// In the extensions of each HTTP/1.1 request: where the handler of an upgrade leaves what serves the connection afterwards.
+/// In the extensions of each HTTP/1.1 request, and of a request of HTTP/2 for a WebSocket: where the handler leaves what serves the socket
+/// afterwards.
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Serve>>>);
 
@@ -55,10 +65,63 @@ impl UpgradeSlot {
     }
 }
 
+/// A request of HTTP/2 for a WebSocket, which becomes one when its handler wants that.
+pub(crate) struct Http2Upgrade {
+    slot: UpgradeSlot,
+    upgraded: OnUpgrade,
+}
+
+impl Http2Upgrade {
+    /// Looks at an extended CONNECT (RFC 8441 section 4); `None` for any other request. The request becomes the GET that it is over
+    /// HTTP/1.1, so that routes and checks need not know of this.
+    ///
+    /// # Errors
+    /// 501 for another protocol than WebSockets.
+    pub(crate) fn read(request: &mut Request<Incoming>) -> Result<Option<Self>, Refusal> {
+        if *request.method() != Method::CONNECT {
+            return Ok(None);
+        }
+        let Some(protocol) = request.extensions().get::<Protocol>() else { return Ok(None) };
+        if protocol.as_str() != "websocket" {
+            let text = "of the protocols over a stream of HTTP/2 there is websocket alone";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
+        }
+        let (slot, upgraded) = (UpgradeSlot::default(), upgrade::on(&mut *request));
+        *request.method_mut() = Method::GET;
+        request.extensions_mut().insert(slot.clone());
+        Ok(Some(Self { slot, upgraded }))
+    }
+
+    /// The socket, if the handler has answered the handshake.
+    pub(crate) fn accepted(self) -> Option<Http2Socket> {
+        let serve = self.slot.take()?;
+        Some(Http2Socket { serve, upgraded: self.upgraded })
+    }
+}
+
+/// A socket whose handshake is being answered.
+pub(crate) struct Http2Socket {
+    serve: Serve,
+    upgraded: OnUpgrade,
+}
+
+impl Http2Socket {
+    /// Serves the socket until it ends, or its connection.
+    pub(crate) async fn run(self, tracked: Tracked) {
+        // Fails when the client has gone away before it got the answer.
+        let Ok(upgraded) = self.upgraded.await else { return };
+        let stream = SocketStream::Http2(Http2Stream::new(upgraded, tracked));
+        let mut stream = (self.serve)(stream, BytesMut::new()).await;
+        let _ = stream.shutdown().await; // fails when the connection is gone
+    }
+}
+
 /// A valid request for a WebSocket.
 pub struct Upgrade {
-    accept: HeaderValue,
+    /// The answer to the client's key; HTTP/2 has none.
+    accept: Option<HeaderValue>,
     slot: UpgradeSlot,
+    access_ended: Option<AccessEnded>,
 }
 
 /// The bounds of a socket.
@@ -78,45 +141,71 @@ impl Upgrade {
     /// # Errors
     /// 400 for a handshake that is wrong, 503 on a connection that can't be upgraded.
     pub fn read(request: &Request<Body>) -> Result<Option<Self>, Refusal> {
-        let headers = request.headers();
-        // RFC 9110 section 7.8: an HTTP/1.0 request can't ask for an upgrade; HTTP/2 has none.
-        let is_asked = request.version() == Version::HTTP_11
-            && has_word(headers, header::CONNECTION.as_str(), "upgrade")
-            && has_word(headers, header::UPGRADE.as_str(), "websocket");
+        let (headers, slot) = (request.headers(), request.extensions().get::<UpgradeSlot>());
+        let is_http2 = request.version() == Version::HTTP_2;
+        // RFC 9110 section 7.8: an HTTP/1.0 request can't ask for an upgrade; one of HTTP/2 has a slot when it does.
+        let is_asked = match request.version() {
+            Version::HTTP_2 => slot.is_some(),
+            Version::HTTP_11 => {
+                has_word(headers, header::CONNECTION.as_str(), "upgrade")
+                    && has_word(headers, header::UPGRADE.as_str(), "websocket")
+            }
+            _ => false,
+        };
         if !is_asked {
             return Ok(None);
         }
+        let slot = slot.cloned().ok_or(NO_UPGRADE)?;
+        let access_ended = request.extensions().get::<AccessEnded>().cloned();
         if headers.get(header::SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
             return Err(Refusal::field("Sec-WebSocket-Version", "expected 13"));
+        }
+        // RFC 8441 section 5: the key and its answer are not used.
+        if is_http2 {
+            return Ok(Some(Self { accept: None, slot, access_ended }));
         }
         let key = headers.get(header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
         if key.len() != KEY_CHARS {
             return Err(Refusal::field("Sec-WebSocket-Key", "expected 16 bytes in base64"));
         }
-        let slot = request.extensions().get::<UpgradeSlot>().cloned().ok_or(NO_UPGRADE)?;
         let accept = HeaderValue::try_from(derive_accept_key(key)).map_err(|_| NO_UPGRADE)?;
-        Ok(Some(Self { accept, slot }))
+        Ok(Some(Self { accept: Some(accept), slot, access_ended }))
     }
 
-    /// Answers 101 and has `serve` use the socket. The connection is closed when that is done.
+    /// Answers 101, over HTTP/2 200, and has `serve` use the socket. The connection or the stream is closed when that is done, or, with
+    /// code 1008, when the credentials of the request hold no more.
     pub fn answer<F>(self, limits: SocketLimits, serve: F) -> Response
     where
-        F: for<'s> FnOnce(&'s mut WebSocket<ClientStream>) -> BoxFuture<'s, ()> + Send + 'static,
+        F: for<'s> FnOnce(&'s mut WebSocket<SocketStream>) -> BoxFuture<'s, ()> + Send + 'static,
     {
+        let access_ended = self.access_ended;
         let run: Serve = Box::new(move |stream, read| {
             Box::pin(async move {
                 let mut socket = WebSocket::new(stream, read, limits).await;
-                serve(&mut socket).await;
+                let ended = async {
+                    match access_ended {
+                        Some(ended) => ended.wait().await,
+                        None => pending().await,
+                    }
+                };
+                let is_allowed = tokio::select! {
+                    () = serve(&mut socket) => true,
+                    () = ended => false,
+                };
+                if !is_allowed {
+                    socket.close(CloseCode::Policy, "logged out").await;
+                }
                 socket.frames.into_inner()
             })
         });
         *self.slot.0.lock() = Some(run);
         let mut response = Response::new(Body::empty());
+        let Some(accept) = self.accept else { return response };
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
         headers.insert(header::CONNECTION, UPGRADE);
         headers.insert(header::UPGRADE, WEBSOCKET);
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, self.accept);
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
         response
     }
 }

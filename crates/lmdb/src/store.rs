@@ -51,7 +51,7 @@ impl Default for Options {
 pub(crate) fn lock(folder: &Path) -> Result<std::fs::File, Error> {
     restante_disk::create_folder(folder)?;
     let name = folder.display().to_string();
-    restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")
+    restante_disk::hold(&folder.join("lock"), &name, "stop it first")
 }
 
 /// The size of a store.

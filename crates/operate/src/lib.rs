@@ -8,6 +8,7 @@ mod archive;
 mod console;
 mod door;
 mod health;
+mod public;
 mod routes;
 mod sessions;
 
@@ -16,5 +17,6 @@ pub use archive::{ArchiveHealth, RetentionState};
 pub use console::exposition;
 pub use door::{Door, Facts, Listener, Offer};
 pub use health::{ArchiveReport, ComponentHealth, Problem, RoleCheck, Status};
+pub use public::{PublicConfig, PublicUrl};
 pub use routes::{Operate, Parts, SetLogLevel};
 pub use sessions::{CLOSE_NAMES, LIST_NAMES};

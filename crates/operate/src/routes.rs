@@ -79,7 +79,8 @@ impl Operate {
         Arc::new(Self { parts, walks: Semaphore::new(1), console: ConsoleState::default() })
     }
 
-    /// All routes of a listener: those of the doors, and those of operators that are offered there. `GET /` lists them.
+    /// All routes of a listener: those of the doors, and those of operators that are offered there. `GET /` lists them. On
+    /// [`Listener::Public`] metrics, details of health and the version are left out.
     ///
     /// Where the console is offered, its plots begin with this call.
     pub fn routes(self: &Arc<Self>, listener: Listener, offer: Offer) -> Vec<Route> {
@@ -95,20 +96,27 @@ impl Operate {
             }
             routes.extend(of_door);
         }
-        routes.extend(self.own_routes(served, offer).into_iter().map(|route| route.with_state(self.clone())));
+        routes.extend(
+            self.own_routes(listener, served, offer).into_iter().map(|route| route.with_state(self.clone())),
+        );
         if offer.admin {
             routes.extend(self.parts.routes.iter().cloned());
         }
-        routes.push(self.index(&routes, offer));
+        routes.push(self.index(listener, &routes, offer));
         routes
     }
 
-    fn own_routes(&self, served: Vec<Arc<dyn Door>>, offer: Offer) -> Vec<Route<Arc<Self>>> {
-        let health = move |State(operate): State<Arc<Self>>| health(operate, served.clone());
-        let mut routes = vec![
-            Route::get("/health", "whether the server works", health),
-            Route::get("/metrics", "metrics for Prometheus", metrics),
-        ];
+    fn own_routes(
+        &self,
+        listener: Listener,
+        served: Vec<Arc<dyn Door>>,
+        offer: Offer,
+    ) -> Vec<Route<Arc<Self>>> {
+        let health = move |State(operate): State<Arc<Self>>| health(operate, listener, served.clone());
+        let mut routes = vec![Route::get("/health", "whether the server works", health)];
+        if listener != Listener::Public {
+            routes.push(Route::get("/metrics", "metrics for Prometheus", metrics));
+        }
         if offer.console {
             let state =
                 move |State(operate): State<Arc<Self>>, query| console::state(operate, query, offer.admin);
@@ -137,12 +145,13 @@ impl Operate {
     }
 
     /// `GET /`: the console for browsers, where it is offered, and for others the routes.
-    fn index(&self, routes: &[Route], offer: Offer) -> Route {
+    fn index(&self, listener: Listener, routes: &[Route], offer: Offer) -> Route {
         let (path, what) = ("/", "this text");
         let answer = |_: HeaderMap| std::future::ready(());
         let own = Route::get(path, what, answer);
         let listed = describe(&[&[own][..], routes].concat());
-        let text: Arc<str> = format!("restante {}\n\n{listed}", self.parts.version).into();
+        let version = if listener == Listener::Public { "" } else { self.parts.version };
+        let text: Arc<str> = format!("{}\n\n{listed}", format!("restante {version}").trim_end()).into();
         let answer = move |headers: HeaderMap| {
             let response = if offer.console && console::is_wanted(&headers) {
                 console::page(&headers)
@@ -167,10 +176,14 @@ impl Operate {
 }
 
 /// `GET /health`: the doors of the listener, then the roles. A role is vital only to the doors that report it: history is served without
-/// records, blobs and other servers' sessions.
-async fn health(operate: Arc<Operate>, doors: Vec<Arc<dyn Door>>) -> Response {
+/// records, blobs and other servers' sessions. The public learns which part of a door works, but not why one does not.
+async fn health(operate: Arc<Operate>, listener: Listener, doors: Vec<Arc<dyn Door>>) -> Response {
     let of_doors = join_all(doors.iter().map(|door| door.health())).await;
     let mut components: Vec<ComponentHealth> = of_doors.into_iter().flatten().collect();
+    if listener == Listener::Public {
+        components.iter_mut().for_each(|component| component.description = None);
+        return health::answer(&components);
+    }
     components.extend(operate.parts.roles.iter().map(RoleCheck::health));
     components.push(ComponentHealth::new("Sessions", operate.sessions_problem()));
     health::answer(&components)
@@ -194,3 +207,6 @@ async fn set_log_level(State(operate): State<Arc<Operate>>, uri: Uri) -> Result<
     set(&level).map_err(|problem| Refusal::field("logLevel", &problem))?;
     Ok(reply::text("OK"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, Identity, SystemClock};
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, lmdb, memory, observe::observe};
 
@@ -87,11 +88,13 @@ impl Config {
 }
 
 /// Settings of the `lmdb` engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LmdbConfig {
     /// The size of each of the two files of the commit log; 0 is no commit log: each group of commits is an LMDB transaction.
     pub log_bytes: u64,
     /// Whether bodies are compressed, with a dictionary that is made of the first of them.
+    #[serde(rename = "compress")]
     pub is_compressed: bool,
 }
 

@@ -8,90 +8,55 @@ use crate::{
         restore::RestoreFlags, sessions::SessionsCommand,
     },
     config::ServeFlags,
-    doors::{
-        mail::commands::{
-            blobs::BlobsCommand,
-            directory::{
-                account::AccountCommand, alias::AliasCommand, domain::DomainCommand, log::LogFlags,
-                setup::SetupFlags, token::TokenCommand,
-            },
-            records::RecordsCommand,
-        },
-        waku::commands::{archive::ArchiveCommand, publish::PublishFlags, query::QueryFlags},
-    },
+    doors,
 };
 
-/// Keeps messages that arrived while their readers were away, and hands them over fast
+/// Columns of help texts.
+const WIDTH: usize = 100;
+
+/// Keeps messages while clients are offline, and answers their history queries fast
 #[derive(Parser, Debug)]
-#[command(name = "restante", version, max_term_width = 100, after_help = HELP)]
+#[command(name = "restante", version, max_term_width = WIDTH, after_help = help())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-const HELP: &str = "\
-Examples:
-  restante serve
-  restante setup example.org
-  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
-  restante query --content-topic /toy/1/chat/proto --start -1h
-  restante sessions list
+fn help() -> String {
+    let examples = doors::lines("help");
+    format!("Examples:\n  restante serve\n{examples}  restante sessions list\n\n{EXIT_CODES}")
+}
 
+const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  it failed, something wrong was found (check, import, copy), or archives differ (compare)
-  2  the command line or the configuration can't be used
-  3  somebody else holds what is needed: a locked archive or other store, a port in use
-  130  it was stopped by Ctrl-C or SIGTERM; the same command goes on (archive copy, archive import)";
+  0  success
+  1  failure, something wrong was found (check, import, copy), or archives differ (compare)
+  2  the command line or the settings can't be used
+  3  another process holds what is needed: a locked archive or other store, a port in use
+  130  stopped by Ctrl-C or SIGTERM; the same command continues (archive copy, archive import)";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Set up a server for a domain: settings, a first account, DNS records to set
-    #[command(after_help = SETUP_HELP)]
-    Setup(SetupFlags),
     /// Run the server
-    #[command(after_help = SERVE_HELP)]
+    #[command(after_help = serve_help())]
     Serve(ServeFlags),
-    /// Publish one message over REST
-    #[command(after_help = PUBLISH_HELP)]
-    Publish(PublishFlags),
-    /// Page through kept messages, over REST or straight from an archive
-    #[command(after_help = QUERY_HELP)]
-    Query(QueryFlags),
-    /// See who is connected to a running server, and close sessions
+    #[cfg(feature = "mail")]
+    #[command(flatten)]
+    Mail(doors::mail::commands::MailCommand),
+    #[cfg(feature = "waku")]
+    #[command(flatten)]
+    Waku(doors::waku::commands::WakuCommand),
+    /// List and close the sessions of a running server: connected clients
     #[command(subcommand, after_help = "Example:\n  restante sessions list")]
     Sessions(SessionsCommand),
-    /// Look after the domains whose addresses are here
-    #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
-    Domain(DomainCommand),
-    /// Look after accounts: passwords, quotas, who may use whose mail
-    #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
-    Account(AccountCommand),
-    /// Look after addresses whose mail goes to others
-    #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
-    Alias(AliasCommand),
-    /// Look after tokens, which scripts and devices log in with
-    #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
-    Token(TokenCommand),
-    /// Show who changed domains, accounts, aliases and tokens, and when
-    #[command(after_help = "Example:\n  restante log --limit 10")]
-    Log(LogFlags),
-    /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
-    #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
-    Archive(ArchiveCommand),
-    /// Look after records: statistics, check, dump, erasing an account
-    #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
-    Records(RecordsCommand),
-    /// Look after blobs: statistics, check, sweep
-    #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
-    Blobs(BlobsCommand),
     /// Copy everything that a server keeps into a folder, while it runs
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupFlags),
-    /// Put a backup back
+    /// Restore a backup
     #[command(after_help = RESTORE_HELP)]
     Restore(RestoreFlags),
-    /// Measure on this machine: history queries, durable appends, pages
+    #[cfg(feature = "bench")]
+    /// Measure this machine: history queries, durable appends, REST, sessions, records and more
     #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
     Bench(restante_bench::BenchCommand),
     /// Show or check the settings
@@ -108,45 +73,24 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it writes what a server keeps. Man pages and completions are for everybody.
     pub(crate) fn keeps_data(&self) -> bool {
-        !matches!(self, Self::Man(_) | Self::Completions(_) | Self::Config(_) | Self::Bench(_))
+        match self {
+            Self::Man(_) | Self::Completions(_) | Self::Config(_) => false,
+            #[cfg(feature = "bench")]
+            Self::Bench(_) => false,
+            _ => true,
+        }
     }
 }
 
-const SETUP_HELP: &str = "\
-Examples:
-  restante setup example.org
-  restante setup example.org --user anna --data /var/lib/restante
+fn serve_help() -> String {
+    let examples = doors::lines("serve");
+    format!("Examples:\n  restante serve\n{examples}\n{SERVE_TEXT}")
+}
 
-It writes restante.toml into this folder, and makes the domain, an account with a password that it
-prints once, the aliases postmaster and abuse, a self-signed certificate and a token for operators.
-It changes nothing that is there. `restante serve` in the same folder then runs the server.";
-
-const SERVE_HELP: &str = "\
-Examples:
-  restante serve
-  restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
-  restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
-  restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
-
+const SERVE_TEXT: &str = "\
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
-a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the
-server when it has finished what it accepted; a second one ends it at once.";
-
-const PUBLISH_HELP: &str = "\
-Examples:
-  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
-  date | restante publish --content-topic /toy/1/chat/proto
-
-Without --pubsub-topic the server chooses the shard by the content topic.";
-
-const QUERY_HELP: &str = "\
-Examples:
-  restante query --content-topic /toy/1/chat/proto --start -1h
-  restante query --backward --limit 10
-  restante query --archive log:data/archive --start 2026-01-31 --end 2026-02-01 > day.ndjson
-
-A table is printed to a terminal and NDJSON to a pipe or file. --archive reads beside a running
-server.";
+a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops
+the server when it has finished what it accepted; a second one ends it at once.";
 
 const BACKUP_HELP: &str = "\
 Examples:
@@ -154,28 +98,29 @@ Examples:
   restante backup /mnt/usb/restante --data /var/lib/restante
   restante backup check /var/backups/restante/2026-01-31
 
-A running server writes the folder itself, as its own user: the command asks it on its listener for
-operators (operate.listen). Without a server the command reads what the settings name, or asks the
-server at operate.listen when nothing is there and no folder was named. The folder has everything that was acknowledged before: records, blobs, the archive,
-what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
-is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
-.partial. A user who can read it can read everything.
+A running server writes the folder itself, as its own user: the command asks it on its listener
+for operators (operate.listen). Without a server the command reads the folders of the settings, or
+asks the server at operate.listen if there are none and no folder was named. The backup has
+everything that was acknowledged before: records, blobs, the archive, its spool, the node's key,
+and the settings without secrets. An archive in PostgreSQL is not in it; the command says so. The
+folder's name ends with .partial until everything is on disk. A user who can read it can read
+everything.
 
-On the disk of the archive its sealed segments take no more room, because they are the same files
-under another name: copy the folder to another machine for what happens to this one. A folder named
-check is written as ./check.";
+On the disk of the archive its sealed segments take no more space, because they are hard-linked:
+copy the folder to another machine, since it does not survive this disk. Write a folder named
+check as ./check.";
 
 const RESTORE_HELP: &str = "\
 Examples:
   restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante --keep-node-key
   sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
 
-Everything goes where the settings want it: the data folder must be empty or missing, and no server
-may be running on it. With --force what is there is moved into a folder before-restore-<time> in it.
-Every file is copied and compared with its SHA-256 before anything is put in its place; a damaged one
-is named, and nothing is restored. The settings are not restored: settings.toml in the backup has
-them. The server gets a new node key unless --keep-node-key makes it the node that was backed up,
-which must not run any more.";
+Everything goes to the folders of the settings: the data folder must be empty or missing, and no
+server may be running on it. With --force its content is moved into before-restore-<time> in it.
+Every file is copied and compared with its SHA-256 before anything is moved to its location; if
+one is damaged, it is named and nothing is restored. The settings are not restored: settings.toml
+in the backup has them. The server gets a new node key unless --keep-node-key makes it the node
+that was backed up, which must not run any more.";
 
 const COMPLETIONS_HELP: &str = "\
 Example:
@@ -190,5 +135,18 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A longer line would be broken in the middle of a paragraph.
+    #[test]
+    fn no_line_of_a_help_text_is_broken_by_a_terminal() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines() {
+                assert!(line.len() <= WIDTH, "restante {}: {line}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 }

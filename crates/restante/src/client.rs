@@ -1,6 +1,11 @@
 //! A small HTTP client for the REST door.
 
-use std::{error::Error, path::PathBuf, time::Duration};
+use std::{
+    error::Error,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
@@ -13,7 +18,12 @@ use hyper_util::{
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::{exit::UsageError, secrets};
+use crate::{
+    config::{self, Config},
+    doors,
+    exit::UsageError,
+    secrets,
+};
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,14 +39,6 @@ pub(crate) struct Refused {
     base: String,
     pub(crate) status: StatusCode,
     pub(crate) text: String,
-}
-
-impl Refused {
-    /// Whether the path exists and the request passed the guards before it.
-    pub(crate) fn is_of_route(&self) -> bool {
-        let is_unknown = self.status == StatusCode::NOT_FOUND && self.text.starts_with("no such path");
-        !is_unknown && !matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-    }
 }
 
 /// Nobody answers, or the way to there is broken.
@@ -63,27 +65,36 @@ pub(crate) const TOKEN_VARIABLE: &str = "RESTANTE_TOKEN";
 /// Which server, for commands that are for its operators.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OperatorFlags {
-    /// The server's listener for operators
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8646")]
-    rest: String,
-    /// A file with the server's token, the one of its operate.token_file; without it RESTANTE_TOKEN counts
+    /// The server's listener for operators [default: that of the settings, http://127.0.0.1:8646]
+    #[arg(long, value_name = "URL")]
+    rest: Option<String>,
+    /// A file with the server's token, or an operator's [default: RESTANTE_TOKEN, then operate.token_file of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 impl OperatorFlags {
-    /// Those of a command that has found out by itself which server it wants.
+    /// Those of a command that has found its server by itself.
     pub(crate) fn of(rest: String, token_file: Option<PathBuf>) -> Self {
-        Self { rest, token_file }
+        Self { rest: Some(rest), token_file }
     }
 
     /// A client for that server, with the token if there is one.
     pub(crate) fn client(&self) -> anyhow::Result<RestClient> {
-        let token = match &self.token_file {
+        let (url, own_token) = match &self.rest {
+            Some(url) => (url.clone(), None),
+            None => {
+                let config = config::load(None, config::environment(), Vec::new())?.config;
+                let no_listener = "the settings have no listener without TLS: name the server with --rest";
+                let url = server_of(&config).ok_or_else(|| UsageError(no_listener.to_owned()))?;
+                (url, own_token(&config))
+            }
+        };
+        let token = match self.token_file.as_ref().or(own_token.as_ref()) {
             Some(file) => Some(secrets::read("token", file)?),
             None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
         };
-        let mut client = RestClient::new(&self.rest)?;
+        let mut client = RestClient::new(&url)?;
         if let Some(token) = token {
             let value = HeaderValue::try_from(format!("Bearer {token}"));
             let mut value =
@@ -93,6 +104,35 @@ impl OperatorFlags {
         }
         Ok(client)
     }
+}
+
+/// The token of the server of the settings, if this user may read it and none is in the environment.
+pub(crate) fn own_token(config: &Config) -> Option<PathBuf> {
+    let file = config.token_file();
+    let is_set = !file.as_os_str().is_empty();
+    let has_other = std::env::var(TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
+    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
+}
+
+/// The URL of the operators' routes of the server of the settings, as this machine reaches it: those of `operate.listen`, else
+/// those of REST. `None` if neither has a known port without TLS.
+pub(crate) fn server_of(config: &Config) -> Option<String> {
+    if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
+        return Some(local_url(listen.ip(), listen.port()));
+    }
+    let listeners = doors::listeners(config);
+    let plain = listeners.into_iter().find(|own| own.address.port() != 0 && !own.has_tls)?;
+    Some(local_url(plain.address.ip(), plain.address.port()))
+}
+
+/// The URL of a listener; one on all addresses is reached by loopback.
+fn local_url(ip: IpAddr, port: u16) -> String {
+    let ip = match ip {
+        IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, port))
 }
 
 /// Talks to one server.

@@ -3,10 +3,8 @@
 use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
-use restante_waku::node::KeyError;
 
 use crate::{
-    backup::BackupError,
     config::{ConfigError, plain_argument},
     output::printable,
 };
@@ -58,7 +56,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.is::<ConfigError>() || cause.is::<UsageError>() || cause.is::<KeyError>() {
+        if cause.is::<ConfigError>() || cause.is::<UsageError>() {
             return USAGE;
         }
         let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
@@ -75,8 +73,7 @@ pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
 }
 
 fn kind_of(cause: &(dyn Error + 'static)) -> Option<ErrorKind> {
-    let backup = cause.downcast_ref().map(BackupError::kind);
-    cause.downcast_ref().map(restante_core::Error::kind).or(backup)
+    cause.downcast_ref().map(restante_core::Error::kind)
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -110,7 +107,6 @@ mod tests {
     fn the_code_tells_what_kind_of_trouble_it_was() {
         let locked = restante_core::Error::conflict("locked");
         assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
-        assert_eq!(code(&BackupError::new(ErrorKind::Conflict, "half a restore").into()), HELD);
         assert_eq!(code(&busy()), HELD);
         assert_eq!(code(&UsageError("both".into()).into()), USAGE);
         assert_eq!(code(&anyhow::anyhow!("disk")), FAILED);

@@ -14,7 +14,7 @@ use crate::{clock, config::Config, secrets};
 /// alone, and the log says so.
 pub(crate) async fn open(config: &Config, metrics: SessionMetrics) -> anyhow::Result<Live> {
     let url = &config.sessions.url;
-    let live = Live::open(table(config, metrics)?, (&config.sessions.hub).into()).await;
+    let live = Live::open(table(config, metrics)?, config.sessions.hub).await;
     let live = live.with_context(|| format!("can't open the table of sessions {url}"))?;
     match live.nodes.health() {
         Ok(()) => info!(table = %url, node = %live.nodes.here(), "sessions"),

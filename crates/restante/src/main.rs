@@ -1,6 +1,6 @@
 //! The `restante` binary: command line, configuration, the server that opens the archive and starts the doors.
 
-mod backup;
+mod backups;
 mod certificates;
 mod cli;
 mod client;
@@ -12,11 +12,11 @@ mod exit;
 mod live;
 mod logging;
 mod modes;
-mod moment;
 mod new_file;
 mod open_files;
 mod output;
 mod progress;
+mod public;
 mod secrets;
 mod signals;
 mod telemetry;
@@ -28,7 +28,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&doors::waku::nwaku::advise(error)),
+        Err(error) => return exit::usage(&doors::advise(error)),
     };
     if cli.command.keeps_data() {
         modes::restrict();

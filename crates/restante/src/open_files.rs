@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::{debug, warn};
 
-use crate::config::Config;
+use crate::{config::Config, doors};
 
 /// What a server has open beside its connections: segments and databases, logs, the runtime's own.
 const OTHERS: u64 = 512;
@@ -37,9 +37,9 @@ pub(crate) fn shortage(config: &Config) -> Option<(u64, u64)> {
 
 /// What all the limits of connections add up to.
 fn wanted(config: &Config) -> u64 {
-    let rest = config.rest.connections_max.get() as u64;
-    let limits = &config.waku.limits;
-    OTHERS + rest + u64::from(limits.connections_max.get()) + u64::from(limits.handshakes_max.get())
+    let http = doors::http_bounds(config).limits.connections_max as u64;
+    let others: u64 = doors::enabled(config).map(|door| door.connections_max(config)).sum();
+    OTHERS + http + others
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn every_connection_counts() {
         let config = Config::default();
-        assert!(wanted(&config) > config.rest.connections_max.get() as u64 + 1_000);
+        assert!(wanted(&config) > config.rest.door.connections_max.get() as u64 + 1_000);
         raise(&config);
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum, "the test may have what the system allows");

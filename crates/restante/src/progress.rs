@@ -6,7 +6,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar, or a spinner where the end is not known.
 #[derive(Debug)]
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct Progress {
+    pub(crate) bar: ProgressBar,
+}
 
 impl Progress {
     /// Counts bytes.
@@ -19,22 +21,8 @@ impl Progress {
         )
     }
 
-    /// Counts messages.
-    pub(crate) fn messages(what: &'static str, total: Option<u64>) -> Self {
-        Self::counting("messages", what, total)
-    }
-
-    /// Counts records.
-    pub(crate) fn records(what: &'static str, total: Option<u64>) -> Self {
-        Self::counting("records", what, total)
-    }
-
-    /// Counts rows of tables.
-    pub(crate) fn rows(what: &'static str, total: Option<u64>) -> Self {
-        Self::counting("rows", what, total)
-    }
-
-    fn counting(things: &str, what: &'static str, total: Option<u64>) -> Self {
+    /// Counts things, such as messages.
+    pub(crate) fn counting(things: &str, what: &'static str, total: Option<u64>) -> Self {
         let with_end = format!("{{human_pos}} of {{human_len}} {things}, {{per_sec}}");
         Self::new(what, total, &with_end, &format!("{{human_pos}} {things}, {{per_sec}}"))
     }
@@ -48,29 +36,23 @@ impl Progress {
         bar.set_style(style);
         bar.set_message(what);
         bar.enable_steady_tick(Duration::from_millis(200));
-        Self(bar)
-    }
-
-    /// So much was done before: it is not counted for the rate.
-    pub(crate) fn begin_at(&self, done: u64) {
-        self.0.set_position(done);
-        self.0.reset_eta();
+        Self { bar }
     }
 
     /// So much is done.
     pub(crate) fn set(&self, done: u64) {
-        self.0.set_position(done);
+        self.bar.set_position(done);
     }
 
     /// So much is done of so much.
     pub(crate) fn set_of(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
+        self.bar.set_length(total);
+        self.bar.set_position(done);
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }

@@ -29,6 +29,11 @@ impl Stop {
         Self(requested)
     }
 
+    /// What becomes true when the process is asked to stop.
+    pub(crate) fn signal(&self) -> watch::Receiver<bool> {
+        self.0.clone()
+    }
+
     /// Whether the process was asked to stop.
     pub(crate) fn is_requested(&self) -> bool {
         *self.0.borrow()

@@ -1,6 +1,7 @@
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
-use restante_core::{Clock, SystemClock};
+use restante_core::{Clock, SystemClock, nonzero};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Nodes, Owner, SessionMetrics, Sessions,
@@ -75,7 +76,7 @@ pub struct Config {
     /// The engine and where it is.
     pub url: EngineUrl,
     /// Sessions that one user may have; one more ends the oldest.
-    pub sessions_per_user_max: usize,
+    pub sessions_per_user_max: NonZero<usize>,
     /// The name of this node, for display; empty by default.
     pub node_name: String,
     /// Settings of the `redis` engine.
@@ -91,7 +92,7 @@ impl Config {
     pub fn new(url: EngineUrl) -> Self {
         Self {
             url,
-            sessions_per_user_max: 100,
+            sessions_per_user_max: nonzero!(100),
             node_name: String::new(),
             redis: RedisConfig::default(),
             clock: Arc::new(SystemClock),
@@ -101,21 +102,24 @@ impl Config {
 }
 
 /// Settings of the `redis` engine.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedisConfig {
     /// The beginning of all keys, so that several tables can share a database.
     pub prefix: String,
     /// The password, if the URL has none.
+    #[serde(skip)]
     pub password: Option<String>,
-    /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; none for those of the
-    /// operating system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's own certificate and its key, for a `rediss:` URL: two PEM files.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; empty for those of the operating
+    /// system.
+    pub ca_file: PathBuf,
+    /// The client's own certificate, for a `rediss:` URL: a PEM file; empty for none.
+    pub certificate_file: PathBuf,
+    /// The key of that certificate: a PEM file.
+    pub certificate_key_file: PathBuf,
     /// How long a node counts as alive after its last heartbeat.
-    pub lease_ms: u64,
+    pub lease_ms: NonZero<u64>,
     /// The timeout of a request.
-    pub timeout_ms: u64,
+    pub timeout_ms: NonZero<u64>,
 }
 
 /// The most bytes of a prefix: every key contains it.
@@ -138,7 +142,7 @@ impl fmt::Debug for RedisConfig {
         f.debug_struct("RedisConfig")
             .field("prefix", &self.prefix)
             .field("ca_file", &self.ca_file)
-            .field("identity", &self.identity)
+            .field("certificate_file", &self.certificate_file)
             .field("lease_ms", &self.lease_ms)
             .field("timeout_ms", &self.timeout_ms)
             .finish_non_exhaustive()
@@ -150,10 +154,11 @@ impl Default for RedisConfig {
         Self {
             prefix: "restante".to_owned(),
             password: None,
-            ca_file: None,
-            identity: None,
-            lease_ms: 15_000,
-            timeout_ms: 1_000,
+            ca_file: PathBuf::new(),
+            certificate_file: PathBuf::new(),
+            certificate_key_file: PathBuf::new(),
+            lease_ms: nonzero!(15_000),
+            timeout_ms: nonzero!(1_000),
         }
     }
 }

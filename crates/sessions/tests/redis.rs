@@ -79,6 +79,7 @@ tests![
     contents::foreign_messages_on_the_channels_are_ignored,
     contents::tables_in_other_databases_receive_nothing,
     contents::events_that_are_too_long_are_dropped_and_counted,
+    contents::more_events_than_the_queue_holds_are_sent_one_after_the_other,
     contents::a_node_id_is_not_shared_with_another_process,
 ];
 

@@ -6,6 +6,7 @@ use libp2p::PeerId;
 use restante_archive::Archive;
 use restante_core::Clock;
 use restante_sessions::Live;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     WakuMetrics,
@@ -14,7 +15,7 @@ use crate::{
     intake::{HandoverConfig, Intake},
     lightpush::{LightPush, LightPushConfig},
     live::Listener,
-    node::{Node, NodeConfig, NodeError, peer_of},
+    node::{Node, NodeConfig, NodeError},
     peer_exchange::PeerExchangeConfig,
     rates::{Limiter, RateLimits},
     store::StoreService,
@@ -46,7 +47,7 @@ pub struct WakuConfig {
 }
 
 /// The services for peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Services {
     /// Store queries.
     pub store: bool,
@@ -120,8 +121,8 @@ impl Waku {
                 tasks: Tasks::default(),
             });
         };
-        node_config.reserved_peers.extend(config.sync.peers.iter().filter_map(peer_of));
-        let (node, unstarted) = Node::new(node_config, metrics.node.clone())?;
+        node_config.reserved_peers.extend(config.sync.peers.iter().map(|address| address.peer));
+        let (node, unstarted) = Node::new(node_config, metrics.node.clone());
         let (rules, offered) = (&config.rules, config.services);
         let discovery = Discovery::new(&node, rules, offered, config.peer_exchange, metrics);
         let mut services = discovery.services();
@@ -143,7 +144,7 @@ impl Waku {
             None
         } else {
             let (node, intake, metrics) = (node.clone(), intake.clone(), metrics.sync.clone());
-            Some(StoreSync::new(config.sync, node, intake, archive, clock.clone(), metrics)?)
+            Some(StoreSync::new(config.sync, node, intake, archive, clock.clone(), metrics))
         };
         intake.connect(listeners, Some(node.clone()));
         let tasks = discovery.start();

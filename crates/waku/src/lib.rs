@@ -25,6 +25,8 @@ pub mod sync;
 pub mod validate;
 
 pub use door::{Services, Waku, WakuConfig};
+/// Addresses and keys of the node are types of this crate.
+pub use libp2p;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};
 pub use metadata::MetadataMetrics;
 pub use metrics::WakuMetrics;

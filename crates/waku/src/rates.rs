@@ -4,7 +4,9 @@ mod parse;
 
 use libp2p::PeerId;
 use parking_lot::Mutex;
+use restante_core::settings;
 use restante_net::{Buckets, Rate};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use parse::{ParseEntryError, RateEntry, RatedService};
@@ -13,15 +15,20 @@ pub use parse::{ParseEntryError, RateEntry, RatedService};
 ///
 /// nwaku's rates differ in one respect: they are shared by all peers, and each peer may use three quarters. Here every peer
 /// has its own rate, and [`crate::node::NodeLimits::requests_max`] bounds the requests of all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RateLimits {
     /// Store queries.
+    #[serde(with = "settings::text_or_empty")]
     pub store: Option<Rate>,
     /// Filter subscriptions and pings.
+    #[serde(with = "settings::text_or_empty")]
     pub filter: Option<Rate>,
     /// Lightpush requests of both versions.
+    #[serde(with = "settings::text_or_empty")]
     pub lightpush: Option<Rate>,
     /// Peer exchange requests.
+    #[serde(with = "settings::text_or_empty")]
     pub peer_exchange: Option<Rate>,
 }
 

@@ -1,25 +1,27 @@
 //! Which messages are accepted: one pure function, used by all protocols.
 
-use std::sync::Arc;
+use std::{num::NonZero, sync::Arc};
 
 use bytes::Bytes;
 use restante_archive::Message;
-use restante_core::{NANOS_PER_SECOND, Timestamp};
+use restante_core::{NANOS_PER_SECOND, Timestamp, nonzero, settings};
 use restante_waku_wire::{
     CONTENT_TOPIC_BYTES_MAX, ContentTopic, PubsubTopic, WakuMessageView, WireError, message_hash,
 };
+use serde::{Deserialize, Serialize};
 
 /// What a server accepts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Only pubsub topics of this cluster; `None` accepts any.
+    #[serde(with = "settings::number_or_any")]
     pub cluster_id: Option<u16>,
     /// Only pubsub topics of these shards; empty accepts all.
     pub shards: Vec<u16>,
     /// The number of shards over which autosharding distributes content topics.
     pub shards_in_network: u16,
     /// The longest message, as on the wire.
-    pub max_message_bytes: usize,
+    pub max_message_bytes: NonZero<usize>,
     /// How far a timestamp may be from the clock; 0 accepts any.
     pub timestamp_window_seconds: u64,
 }
@@ -46,7 +48,7 @@ impl Default for Rules {
             cluster_id: None,
             shards: Vec::new(),
             shards_in_network: SHARDS_IN_NETWORK,
-            max_message_bytes: MESSAGE_BYTES_MAX,
+            max_message_bytes: nonzero!(MESSAGE_BYTES_MAX),
             timestamp_window_seconds: TIMESTAMP_WINDOW_SECONDS,
         }
     }
@@ -144,8 +146,8 @@ impl Invalid {
 /// Names the wrong field and what is wrong with it.
 pub fn validate(pubsub_topic: &str, wire: Bytes, now: Timestamp, rules: &Rules) -> Result<Message, Invalid> {
     check_pubsub_topic(pubsub_topic, rules)?;
-    if wire.len() > rules.max_message_bytes {
-        let problem = Problem::TooLarge { len: wire.len(), max: rules.max_message_bytes };
+    if wire.len() > rules.max_message_bytes.get() {
+        let problem = Problem::TooLarge { len: wire.len(), max: rules.max_message_bytes.get() };
         return Err(Invalid::new("message", problem));
     }
     let view = WakuMessageView::parse(&wire).and_then(|view| view.check().map(|()| view));

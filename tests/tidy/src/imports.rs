@@ -1,11 +1,10 @@
 //! Which crate may import which: the table of `ARCHITECTURE.md`, checked against what the manifests say.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    process::Command,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+
+use crate::features::tree;
 
 /// The kind of each crate. A new crate is added here before it imports anything.
 const CRATES: &[(&str, Kind)] = &[
@@ -27,6 +26,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-import", Kind::Reader),
     ("restante-power-cut", Kind::Testing),
     ("restante-tidy", Kind::Testing),
+    ("restante-backup", Kind::Whole),
     ("restante-bench", Kind::Whole),
     ("restante", Kind::Whole),
     ("futures-timer", Kind::Replacement),
@@ -143,17 +143,10 @@ fn core_and_wire_crates_reach_no_runtime() {
         if !matches!(kind, Kind::Core | Kind::Wire) {
             continue;
         }
-        let tree = Command::new(env!("CARGO"))
-            .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--package", name])
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .output()
-            .unwrap();
-        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-        let tree = String::from_utf8(tree.stdout).unwrap();
-        let reached: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert!(reached.contains(name), "the tree of {name} begins with it:\n{tree}");
+        let reached = tree(&["--edges", "normal", "--package", name]);
+        assert!(reached.contains(*name), "the tree of {name} begins with it: {reached:?}");
         for runtime in IO_CRATES {
-            assert!(!reached.contains(runtime), "{name} reaches {runtime}");
+            assert!(!reached.contains(*runtime), "{name} reaches {runtime}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Rules of this repository that no compiler checks: who imports whom, lengths, words, links between pages.
+//! Rules of this repository that no compiler checks: who imports whom, features, lengths, words, links between pages.
 
 #![cfg(test)]
 
+mod features;
 mod imports;
 mod tidy;
 mod words;

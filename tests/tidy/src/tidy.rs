@@ -8,7 +8,8 @@ use std::{
 /// Folders that hold nothing of ours.
 const OUTSIDE: &[&str] = &["target", ".git", "data", "corpus", "artifacts", "node_modules"];
 /// What is looked at; other files are data.
-const TEXTS: &[&str] = &["rs", "md", "toml", "sh", "py", "html", "json", "yml", "yaml"];
+const TEXTS: &[&str] =
+    &["rs", "md", "toml", "sh", "py", "html", "json", "yml", "yaml", "js", "mjs", "css", "service", "timer"];
 /// Names without an ending that are texts.
 const NAMES: &[&str] = &["Makefile", "down", "run", "up", "with"];
 

@@ -89,16 +89,16 @@ impl Limits {
     /// Segments are cut so that what a retention policy can't remove yet is at most an eighth of what it keeps.
     fn new(config: &LogConfig, retention: &Retention) -> Self {
         let eighth = |limit: Option<u64>, least: u64| limit.map_or(u64::MAX, |limit| (limit / 8).max(least));
-        let window_seconds = config.window_seconds.clamp(1, eighth(retention.time_seconds, 60));
-        let segment_bytes = config.segment_bytes.min(eighth(retention.size_bytes, 1 << 20));
-        let segment_messages = config.segment_messages.min(eighth(retention.capacity, 1_000));
+        let window_seconds = config.window_seconds.get().min(eighth(retention.time_seconds, 60));
+        let segment_bytes = config.segment_bytes.get().min(eighth(retention.size_bytes, 1 << 20));
+        let segment_messages = config.segment_messages.get().min(eighth(retention.capacity, 1_000));
         Self {
             window_ns: append::window_ns(window_seconds),
             segment_bytes: segment_bytes.clamp(1 << 16, SEGMENT_BYTES_MAX),
-            segment_messages: segment_messages.max(1),
-            open_segments: config.open_segments.max(1),
+            segment_messages,
+            open_segments: config.open_segments.get(),
             quiet_seconds: config.quiet_seconds,
-            queue_bytes: config.queue_bytes,
+            queue_bytes: config.queue_bytes.get(),
         }
     }
 }

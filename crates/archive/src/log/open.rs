@@ -2,13 +2,14 @@
 
 use std::{
     fs::File,
+    num::NonZero,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, atomic::AtomicU64},
 };
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, nonzero};
 use restante_disk::create_folder;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -43,7 +44,7 @@ pub(super) const LOCK_NAME: &str = "LOCK";
 /// A segment takes at most this part of the disk, and may take this much: retention removes whole segments, and on a small
 /// disk one of them must not be most of what there is.
 const DISK_SHARE: u64 = 16;
-const DISK_SHARE_BYTES_MIN: u64 = 1 << 20;
+const DISK_SHARE_BYTES_MIN: NonZero<u64> = nonzero!(1 << 20);
 
 /// Opens or creates the archive in a folder.
 pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Error> {
@@ -66,7 +67,8 @@ fn fit_to_disk(mut config: Config, folder: &Path) -> Config {
     if matches!(config.url, EngineUrl::Log(_))
         && let Some(bytes) = disk_full::disk_bytes(folder)
     {
-        let share = (bytes / DISK_SHARE).max(DISK_SHARE_BYTES_MIN);
+        let share =
+            NonZero::new(bytes / DISK_SHARE).unwrap_or(DISK_SHARE_BYTES_MIN).max(DISK_SHARE_BYTES_MIN);
         config.log.segment_bytes = config.log.segment_bytes.min(share);
     }
     config

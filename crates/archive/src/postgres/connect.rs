@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::poll_fn,
+    num::NonZero,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -16,7 +17,7 @@ use deadpool::managed::{
     self, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, Timeouts,
 };
 use parking_lot::Mutex;
-use restante_core::{Clock, Timestamp};
+use restante_core::{Clock, Timestamp, nonzero};
 use rustix::net::sockopt;
 use tokio::{io::BufReader, net::TcpStream};
 use tokio_postgres::{Client, Statement, config::Host, tls::MakeTlsConnect};
@@ -36,7 +37,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// Prepared statements of one connection: five plans of a year of daily windows. When there are more, all are let go.
 const STATEMENTS_MAX: usize = 2_000;
 /// Connections for what takes long: pruning, checking, and what is done every few seconds beside.
-const UPKEEP_CONNECTIONS: usize = 2;
+const UPKEEP_CONNECTIONS: NonZero<usize> = nonzero!(2);
 /// What one system call reads at most.
 const READ_AHEAD_BYTES: usize = 256 << 10;
 /// How long a host may be silent before its connections are closed.
@@ -62,20 +63,21 @@ impl Database {
         options.connector()?; // certificates that can't be read are an error now, and not an outage later
         let options = Arc::new(options);
         let settings = &config.postgres;
+        let statement_timeout_ms = settings.statement_timeout_ms.get();
         let reach = Arc::new(Reach::new(config.clock.clone()));
-        let pool = |size: usize, is_writer: bool| {
+        let pool = |size: NonZero<usize>, is_writer: bool| {
             let connector = Connector {
                 options: options.clone(),
-                session: session(url, settings.statement_timeout_ms, is_writer),
-                connect_timeout: Duration::from_millis(settings.connect_timeout_ms),
+                session: session(url, statement_timeout_ms, is_writer),
+                connect_timeout: Duration::from_millis(settings.connect_timeout_ms.get()),
                 reach: reach.clone(),
             };
-            let wait = Some(Duration::from_millis(settings.statement_timeout_ms));
+            let wait = Some(Duration::from_millis(statement_timeout_ms));
             let timeouts = Timeouts { wait, create: None, recycle: None };
             // The connection that was used last is used next: it knows the statements.
             Pool::builder(connector)
                 .queue_mode(QueueMode::Lifo)
-                .max_size(size.max(1))
+                .max_size(size.get())
                 .timeouts(timeouts)
                 .runtime(deadpool::Runtime::Tokio1)
                 .build()
@@ -86,7 +88,7 @@ impl Database {
             write: pool(settings.write_connections, true)?,
             upkeep: pool(UPKEEP_CONNECTIONS, true)?,
             reach,
-            timeout: Duration::from_millis(settings.statement_timeout_ms) + NETWORK_TIMEOUT,
+            timeout: Duration::from_millis(statement_timeout_ms) + NETWORK_TIMEOUT,
         })
     }
 

@@ -74,9 +74,9 @@ pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Err
     }
     let mut tasks = Vec::new();
     let queue = (!config.read_only).then(|| {
-        let (queue, waiting) = group::queue(config.postgres.queue_bytes);
+        let (queue, waiting) = group::queue(config.postgres.queue_bytes.get());
         let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
-        for _ in 0..config.postgres.write_connections.max(1) {
+        for _ in 0..config.postgres.write_connections.get() {
             tasks.push(tokio::spawn(append::run(shared.clone(), waiting.clone())));
         }
         queue
@@ -100,7 +100,7 @@ pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
 /// The length of a window, cut so that what a time rule can't remove yet is at most an eighth of what it keeps.
 fn window_ns(config: &Config) -> i64 {
     let eighth = config.retention.time_seconds.map_or(u64::MAX, |seconds| (seconds / 8).max(60));
-    let seconds = config.postgres.window_seconds.clamp(1, eighth);
+    let seconds = config.postgres.window_seconds.get().min(eighth);
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND)
 }
 

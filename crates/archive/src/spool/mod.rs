@@ -42,7 +42,7 @@ pub(crate) async fn open(engine: Opened, spool: &SpoolConfig, config: &Config) -
     if let Some(problem) = engine.upkeep.health().problem {
         circuit.open(&problem); // it was opened without an answer
     }
-    let timeout = Duration::from_millis(spool.timeout_ms);
+    let timeout = Duration::from_millis(spool.timeout_ms.get());
     let draining = Draining::start(store.clone(), engine.archive.clone(), circuit.clone(), timeout);
     let is_closed = AtomicBool::new(false);
     let turns = Arc::new(Semaphore::new(APPENDS_MAX));

@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
+    num::NonZero,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Timestamp, nonzero};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
@@ -121,10 +122,10 @@ pub(super) enum Oldest {
 pub(super) fn generation_config(read_only: bool) -> Config {
     let log = LogConfig {
         // Messages come in the order of arrival, and windows would only scatter them over segments.
-        window_seconds: u64::MAX,
-        segment_bytes: SEGMENT_BYTES,
+        window_seconds: NonZero::<u64>::MAX,
+        segment_bytes: nonzero!(SEGMENT_BYTES),
         quiet_seconds: u64::MAX,
-        queue_bytes: QUEUE_BYTES,
+        queue_bytes: nonzero!(QUEUE_BYTES),
         ..LogConfig::default()
     };
     // Its own metrics: the engine's are about the engine.
@@ -553,4 +554,56 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Error> {
     let joined = tokio::task::spawn_blocking(work).await;
     joined.unwrap_or_else(|error| Err(Error::internal("a task of the spool ended early").with_source(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::MessageHash;
+
+    use super::*;
+
+    async fn open(folder: &Path) -> Store {
+        let metrics = Metrics::default().spool.clone();
+        Store::open(folder, 64 << 20, Duration::ZERO, metrics).await.unwrap()
+    }
+
+    fn message(number: u8) -> Message {
+        Message {
+            message_hash: MessageHash([number; 32]),
+            channel: "channel".into(),
+            topic: "topic".into(),
+            timestamp: Timestamp(i64::from(number)),
+            body: vec![number; 100].into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_put_that_failed_leaves_no_space_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        store.put(vec![message(1)]).await.unwrap();
+        let used = store.usage();
+        let current = store.state.lock().current.clone().unwrap();
+        current.upkeep.close().await.unwrap(); // as a disk that fails ends it
+        let error = store.put(vec![message(2)]).await.unwrap_err();
+        assert_eq!((error.kind(), store.usage()), (ErrorKind::Unavailable, used));
+        store.put(vec![message(2)]).await.unwrap();
+        assert_eq!(store.usage().messages, 2, "it goes to the next generation");
+    }
+
+    #[tokio::test]
+    async fn a_generation_from_before_is_not_begun_again_though_older_ones_are_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        for number in [1, 2] {
+            store.put(vec![message(number)]).await.unwrap();
+            assert!(matches!(store.oldest().await.unwrap(), Oldest::Generation(1)));
+            store.turn(Next::IsNotWanted).await.unwrap();
+        }
+        drop(store);
+        folder::remove(folder.path(), 1).unwrap();
+        let store = open(folder.path()).await;
+        store.put(vec![message(3)]).await.unwrap();
+        assert_eq!(folder::generations(folder.path()).unwrap(), [2, 3]);
+    }
 }

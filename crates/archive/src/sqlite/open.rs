@@ -62,7 +62,7 @@ fn open_to_read(file: PathBuf, config: &Config) -> Result<Arc<Sqlite>, Error> {
 fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlite>, Error> {
     let reserve = Reserve::new(beside(&file, ".reserve"));
     reserve.release_to_open();
-    let connected = schema::connect_to_write(&file, config.sqlite.cache_bytes)
+    let connected = schema::connect_to_write(&file, config.sqlite.cache_bytes.get())
         .and_then(|connection| Ok((connection, Checkpointer::for_file(&file, reserve.bytes())?)));
     let (connection, checkpointer) = connected.map_err(|error| super::failed("open", &file, error))?;
     check_tables(&file, &connection, &schema::STATEMENTS)?;
@@ -70,7 +70,7 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
     let shared = Arc::new(load(file, config, Some(writing), checkpointer)?);
     settle_log(&shared).map_err(|error| super::failed("settle the log of", &shared.file, error))?;
     shared.disk_full.note_at_open();
-    let (queue, waiting) = group::queue(config.sqlite.queue_bytes);
+    let (queue, waiting) = group::queue(config.sqlite.queue_bytes.get());
     let started = append::start(shared.clone(), waiting)
         .and_then(|writer| Ok(vec![writer, checkpoint::start(shared.clone())?]));
     let threads = started.map_err(|error| Error::io("start", "a thread of the archive", error))?;

@@ -25,9 +25,9 @@ impl Readers {
     pub(super) fn new(file: &Path, config: &Config) -> Self {
         Self {
             file: file.to_owned(),
-            cache_bytes: config.sqlite.cache_bytes,
+            cache_bytes: config.sqlite.cache_bytes.get(),
             idle: Mutex::default(),
-            permits: Arc::new(Semaphore::new(config.sqlite.readers.clamp(1, Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(config.sqlite.readers.get().min(Semaphore::MAX_PERMITS))),
         }
     }
 

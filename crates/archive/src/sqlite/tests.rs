@@ -382,6 +382,36 @@ async fn after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
     assert!(sqlite.health().problem.is_none());
 }
 
+/// A topic that counts as known and has no row in the file would leave its messages without a name.
+#[tokio::test]
+async fn a_topic_of_a_commit_that_failed_is_not_known() {
+    let place = TestArchive::new();
+    let sqlite = place.sqlite();
+    {
+        let writer = sqlite.shared.writer.lock();
+        // The violation shows when the transaction commits.
+        let fails_at_commit = "PRAGMA foreign_keys = ON;
+            CREATE TEMP TABLE parent (id INTEGER PRIMARY KEY);
+            CREATE TEMP TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED);
+            CREATE TEMP TRIGGER fails_at_commit AFTER INSERT ON main.message BEGIN INSERT INTO child VALUES (1); END;";
+        writer.as_ref().unwrap().connection.execute_batch(fails_at_commit).unwrap();
+    }
+    sqlite.append(vec![message(1, 1, "new")]).await.unwrap_err();
+    {
+        let writer = sqlite.shared.writer.lock();
+        writer.as_ref().unwrap().connection.execute_batch("DROP TRIGGER temp.fails_at_commit").unwrap();
+    }
+    assert_eq!(sqlite.append(vec![message(1, 1, "new")]).await.unwrap(), [Appended::Stored]);
+    sqlite.close().await.unwrap();
+    drop(sqlite);
+    let opened = place.open().await;
+    let topics = Topics::List(vec!["new".to_owned()]);
+    let page = opened.archive.query(&Query { topics, ..Query::default() }).await.unwrap();
+    assert_eq!(page.rows().count(), 1);
+    let report = opened.upkeep.check(&no_progress).await.unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
 #[tokio::test]
 async fn the_log_is_emptied_and_goes_when_the_archive_is_closed() {
     let place = TestArchive::new();

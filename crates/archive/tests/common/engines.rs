@@ -12,6 +12,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Trial};
 use restante_archive::{Config, EngineUrl, LogConfig, Opened, PostgresConfig, PostgresUrl, open};
+use restante_core::nonzero;
 use restante_disk::testing::run_or_ignore;
 use tokio_postgres::NoTls;
 
@@ -137,13 +138,21 @@ impl TestArchive {
         let mut config = Config::new(url(engine, &folder));
         config.topic_bits = super::topic_bits;
         // Few connections, so that many tests at once find space in one server.
-        config.postgres = PostgresConfig { read_connections: 2, write_connections: 1, ..config.postgres };
+        config.postgres = PostgresConfig {
+            read_connections: nonzero!(2),
+            write_connections: nonzero!(1),
+            ..config.postgres
+        };
         match engine {
             Engine::LogSmall => {
-                config.log =
-                    LogConfig { window_seconds: 1, segment_messages: 3, open_segments: 2, ..config.log };
+                config.log = LogConfig {
+                    window_seconds: nonzero!(1),
+                    segment_messages: nonzero!(3),
+                    open_segments: nonzero!(2),
+                    ..config.log
+                };
             }
-            Engine::PostgresSmall => config.postgres.window_seconds = 1,
+            Engine::PostgresSmall => config.postgres.window_seconds = nonzero!(1),
             Engine::Memory | Engine::Log | Engine::Sqlite | Engine::Postgres => {}
         }
         Self { engine, config, _folder: folder }

@@ -13,6 +13,7 @@ use restante_archive::{
     Upkeep, open,
 };
 use restante_core::{ErrorKind, Key, Timestamp};
+use tokio::sync::Barrier;
 
 /// What the engine does with the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +40,24 @@ pub(crate) struct Switch {
     problem: Mutex<Option<String>>,
     /// The keys of each batch that came, whatever became of it.
     asked: Mutex<Vec<Vec<Key>>>,
+    /// A backup waits here twice after its copy was made, with the test.
+    copied: Mutex<Option<Arc<Barrier>>>,
 }
 
 impl Switch {
     pub(crate) async fn new(mode: Mode) -> Arc<Self> {
         let model = open(Config::new("memory:".parse().unwrap())).await.unwrap();
-        let (problem, asked) = Default::default();
-        Arc::new(Self { model, mode: Mutex::new(mode), problem, asked })
+        let (problem, asked, copied) = Default::default();
+        Arc::new(Self { model, mode: Mutex::new(mode), problem, asked, copied })
     }
 
     pub(crate) fn set(&self, mode: Mode) {
         *self.mode.lock().unwrap() = mode;
+    }
+
+    /// Where the next backups wait twice after their copies were made.
+    pub(crate) fn wait_when_copied(&self) -> Arc<Barrier> {
+        self.copied.lock().unwrap().insert(Arc::new(Barrier::new(2))).clone()
     }
 
     /// What its health says.
@@ -145,7 +153,13 @@ impl Upkeep for Switch {
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
-        self.model.upkeep.backup(folder).await
+        let copied = self.model.upkeep.backup(folder).await;
+        let barrier = self.copied.lock().unwrap().clone();
+        if let Some(barrier) = barrier {
+            barrier.wait().await;
+            barrier.wait().await;
+        }
+        copied
     }
 
     /// The model lives on, so that a test can look at it.

@@ -44,12 +44,12 @@ impl Bare {
         servers: &[Multiaddr],
         service: Arc<dyn Service>,
     ) -> anyhow::Result<Self> {
-        let mut config = node_config(Role::Light, servers);
+        let mut config = node_config(Role::Light, servers)?;
         config.listen = listen;
         let (archive, clock) = (Arc::new(Sink::open().await?), Arc::new(SystemClock));
         let metrics = IntakeMetrics::default();
         let intake = Intake::new(archive, clock, Default::default(), Default::default(), metrics);
-        let (node, unstarted) = Node::new(config, NodeMetrics::default())?;
+        let (node, unstarted) = Node::new(config, NodeMetrics::default());
         intake.connect(Vec::new(), Some(node.clone()));
         unstarted.start(vec![service], Limiter::default(), intake.clone()).await?;
         Ok(Self { node, intake })

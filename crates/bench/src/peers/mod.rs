@@ -21,7 +21,7 @@ use restante_core::SystemClock;
 use restante_waku::{
     Keypair, Multiaddr, PeerId, Waku, WakuConfig, WakuMetrics,
     live::Listener,
-    node::{Node, NodeConfig, PublishError, peer_of},
+    node::{Node, NodeConfig, PeerAddress, PublishError, peer_of},
     validate::Rules,
 };
 
@@ -78,7 +78,7 @@ impl Peer {
         let archive = Arc::new(Sink::open().await?);
         let clock = Arc::new(SystemClock);
         let waku = Waku::start(
-            config(role, servers),
+            config(role, servers)?,
             archive,
             clock,
             restante_waku::live::standalone().await?,
@@ -217,17 +217,19 @@ pub(crate) async fn until<F: Future<Output = bool>>(
     }
 }
 
-/// The settings of a node that connects to these servers.
-pub(crate) fn node_config(role: Role, servers: &[Multiaddr]) -> NodeConfig {
+/// The settings of a node that connects to these servers, each with its peer id.
+pub(crate) fn node_config(role: Role, servers: &[Multiaddr]) -> anyhow::Result<NodeConfig> {
     let relay = match role {
         Role::Light => None,
         Role::Publisher => Some(Vec::new()),
         Role::Relay => Some(vec![PUBSUB_TOPIC.to_owned()]),
     };
-    NodeConfig { static_peers: servers.to_vec(), relay, ..NodeConfig::new(Keypair::generate_secp256k1()) }
+    let static_peers: Result<_, String> = servers.iter().cloned().map(PeerAddress::try_from).collect();
+    let static_peers = static_peers.map_err(anyhow::Error::msg)?;
+    Ok(NodeConfig { static_peers, relay, ..NodeConfig::new(Keypair::generate_secp256k1()) })
 }
 
-fn config(role: Role, servers: &[Multiaddr]) -> WakuConfig {
+fn config(role: Role, servers: &[Multiaddr]) -> anyhow::Result<WakuConfig> {
     // A message that waits in a queue under load must not be refused for its age.
     let rules = Rules {
         cluster_id: Some(CLUSTER),
@@ -235,7 +237,7 @@ fn config(role: Role, servers: &[Multiaddr]) -> WakuConfig {
         timestamp_window_seconds: 0,
         ..Rules::default()
     };
-    WakuConfig { rules, node: Some(node_config(role, servers)), ..WakuConfig::default() }
+    Ok(WakuConfig { rules, node: Some(node_config(role, servers)?), ..WakuConfig::default() })
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ impl Served {
         metrics.register(&mut registry);
         let config = Config { metrics: archive_metrics, ..Config::new(EngineUrl::Memory) };
         let opened = open(config).await.unwrap();
-        let mut door = super::config(Role::Relay, &[]);
+        let mut door = super::config(Role::Relay, &[]).unwrap();
         if let Some(node) = &mut door.node {
             node.listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         }

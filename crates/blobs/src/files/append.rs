@@ -77,7 +77,7 @@ impl Appender {
     fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(current) = &self.current else { return Ok(()) };
         let len = current.len + self.buffer.len() as u64;
-        if len > PACK_HEADER_BYTES && len + bytes > self.shared.settings.pack_bytes {
+        if len > PACK_HEADER_BYTES && len + bytes > self.shared.settings.pack_bytes.get() {
             self.write_out()?;
             self.current = None;
         }

@@ -105,7 +105,7 @@ fn rename_damaged_index(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
 fn check_settings(config: &Config) -> Result<(), Error> {
     let bounds = [
         ("the longest blob of a pack", config.files.packed_bytes_max, PACKED_BYTES_LIMIT),
-        ("the longest blob", config.blob_bytes_max, BLOB_BYTES_LIMIT),
+        ("the longest blob", config.blob_bytes_max.get(), BLOB_BYTES_LIMIT),
     ];
     for (what, bytes, bytes_max) in bounds {
         if bytes > bytes_max {

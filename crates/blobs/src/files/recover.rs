@@ -127,7 +127,7 @@ impl Recovery<'_> {
             last = self.read_pack(number, known.get(&number))?.map(|len| (number, len));
         }
         let newest = self.shared.ledger.lock().packs.keys().max().copied();
-        let has_room = |(_, len): &(u64, u64)| *len < self.shared.settings.pack_bytes;
+        let has_room = |(_, len): &(u64, u64)| *len < self.shared.settings.pack_bytes.get();
         Ok(last.filter(has_room).filter(|(number, _)| Some(*number) == newest))
     }
 

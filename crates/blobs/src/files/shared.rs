@@ -133,7 +133,7 @@ impl Shared {
             pending: RwLock::default(),
             ledger: Mutex::default(),
             settings: config.files,
-            blob_bytes_max: config.blob_bytes_max,
+            blob_bytes_max: config.blob_bytes_max.get(),
             clock: config.clock.clone(),
             metrics: config.metrics.clone(),
             incoming: AtomicU64::new(1),

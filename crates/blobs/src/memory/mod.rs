@@ -23,7 +23,7 @@ pub(crate) fn open(config: &Config) -> Opened {
     let memory = Arc::new(Memory {
         blobs: Mutex::new(Some(BTreeMap::new())),
         owner: Mutex::new(None),
-        blob_bytes_max: config.blob_bytes_max,
+        blob_bytes_max: config.blob_bytes_max.get(),
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
     });

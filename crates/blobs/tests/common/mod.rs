@@ -9,7 +9,7 @@ use libtest_mimic::{Completion, Trial};
 use restante_blobs::{
     BlobId, Blobs, Config, EngineUrl, Error, FilesConfig, Listed, Opened, Put, Source, Upkeep, open,
 };
-use restante_core::{ManualClock, Timestamp};
+use restante_core::{ManualClock, Timestamp, nonzero};
 
 /// An engine under test, in one of its configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl TestStore {
         let mut config = Config::new(url);
         config.clock = clock.clone();
         if engine == Engine::FilesSmall {
-            config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+            config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         }
         Self { engine, config, clock, folder }
     }

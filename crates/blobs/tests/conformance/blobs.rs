@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, TOUCH_BLOBS_MAX, open};
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, nonzero};
 
 use crate::{
     Subject,
@@ -279,7 +279,9 @@ async fn a_blob_longer_than_is_taken_is_refused_and_leaves_nothing(subject: Subj
             EngineUrl::Memory => EngineUrl::Memory,
             EngineUrl::Files(_) => EngineUrl::Files(subject.folder_named(&max.to_string())),
         };
-        let opened = open(Config { url, blob_bytes_max: max, ..subject.config.clone() }).await.unwrap();
+        let opened = open(Config { url, blob_bytes_max: max.try_into().unwrap(), ..subject.config.clone() })
+            .await
+            .unwrap();
         let longer = bytes(1, max as usize + 1);
         let error = opened.blobs.put(&mut longer.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -414,6 +416,6 @@ async fn settings_beyond_what_the_engine_can_are_refused(subject: Subject) {
     let mut config = subject.config.clone();
     config.files.packed_bytes_max = (1 << 20) + 1;
     assert_eq!(open(config).await.map(|_| ()).unwrap_err().kind(), ErrorKind::Invalid);
-    let config = Config { blob_bytes_max: (64 << 30) + 1, ..subject.config.clone() };
+    let config = Config { blob_bytes_max: nonzero!((64 << 30) + 1), ..subject.config.clone() };
     assert_eq!(open(config).await.map(|_| ()).unwrap_err().kind(), ErrorKind::Invalid);
 }

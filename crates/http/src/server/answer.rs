@@ -51,14 +51,14 @@ impl Progress {
     }
 }
 
-/// One answer in [`Progress`].
-struct Tracked {
+/// One answer in [`Progress`], or a socket.
+pub(crate) struct Tracked {
     progress: Arc<Progress>,
     id: u64,
 }
 
 impl Tracked {
-    fn new(progress: Arc<Progress>) -> Self {
+    pub(super) fn new(progress: Arc<Progress>) -> Self {
         let mut state = progress.state.lock();
         state.next_id += 1;
         let id = state.next_id;
@@ -71,8 +71,13 @@ impl Tracked {
         self.progress.state.lock().waiting_since.insert(self.id, Instant::now());
     }
 
+    /// What is to be sent waits for the client's window.
+    pub(crate) fn note_waiting(&self) {
+        self.progress.state.lock().waiting_since.entry(self.id).or_insert_with(Instant::now);
+    }
+
     /// The client has opened its window, and there is nothing to send yet.
-    fn note_nothing_to_send(&self) {
+    pub(crate) fn note_nothing_to_send(&self) {
         self.progress.state.lock().waiting_since.remove(&self.id);
     }
 }

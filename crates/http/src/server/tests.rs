@@ -16,7 +16,13 @@ use tokio::{
 };
 
 use super::*;
-use crate::body;
+use crate::{
+    body,
+    websocket::{SocketLimits, Upgrade},
+};
+
+mod ended_access;
+mod http2_sockets;
 
 /// Long enough for the busiest machine; what does not happen within it never does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,8 +64,26 @@ async fn read_body(request: axum::extract::Request) -> Result<String, crate::Ref
     Ok(body.len().to_string())
 }
 
+const SOCKET_LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: LONG };
+
+/// Sends back what comes over a WebSocket.
+async fn echo(request: axum::extract::Request) -> Result<axum::response::Response, crate::Refusal> {
+    let upgrade = Upgrade::read(&request)?.ok_or(crate::Refusal::bad_request("no WebSocket"))?;
+    Ok(upgrade.answer(SOCKET_LIMITS, |socket| {
+        Box::pin(async {
+            let _open = OpenGuard::new();
+            while let Ok(message) = socket.receive().await {
+                if socket.send([message]).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }))
+}
+
 fn router() -> Router {
     Router::new()
+        .route("/echo", get(echo))
         .route("/", get(async || "hello"))
         .route("/wait", get(wait))
         .route("/long", get(async || Body::from(vec![b'x'; 10 << 20])))
@@ -74,13 +98,17 @@ struct Server {
 
 impl Server {
     async fn start(limits: ServerLimits, connections_max: usize) -> Self {
+        Self::start_with(limits, connections_max, router()).await
+    }
+
+    async fn start_with(limits: ServerLimits, connections_max: usize, router: Router) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connections = Limits { connections_max, stop_timeout: SHORT, ..Limits::default() };
         let listener = Listener::new(socket, connections, NetMetrics::default().listener("test")).unwrap();
         let address = listener.local_addr();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or(()) };
-        let task = tokio::spawn(serve(listener, router(), limits, shutdown));
+        let task = tokio::spawn(serve(listener, router, limits, shutdown));
         Self { address, stop, task }
     }
 

@@ -193,6 +193,33 @@ fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
     put(&store, FIRST, b"third", b"3").unwrap();
 }
 
+/// A write that keeps nothing has read the rows of its group, and its answer says what they are.
+#[test]
+fn a_write_that_only_read_fails_with_the_group_that_it_has_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, faults) = open_failing(folder.path(), 2 << 10);
+    faults.plan(|_, step| (step == "sync").then_some(InjectedFailure::Fails));
+    let (is_queued, queued) = std::sync::mpsc::sync_channel(1);
+    let first = store.write(move |batch: &mut Batch<'_>| {
+        batch.put(FIRST, b"key", b"1");
+        let _ = queued.recv(); // until the second is queued behind it
+        Ok::<_, Error>(())
+    });
+    let second = store.write(|batch: &mut Batch<'_>| {
+        Ok::<_, Error>(batch.view().get(FIRST, b"key")?.map(|value| value.to_vec()))
+    });
+    let (first, second) = wait(async {
+        let queue = async {
+            tokio::task::yield_now().await;
+            is_queued.send(()).unwrap();
+        };
+        let (first, second, ()) = tokio::join!(first, second, queue);
+        (first, second)
+    });
+    assert_eq!(first.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
 #[test]
 fn a_full_disk_refuses_what_has_no_room_and_takes_what_comes_after_there_is_some() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use restante_core::ErrorKind;
+use restante_core::{Error, ErrorKind};
 
 use super::{FIRST, SECOND, get, open, put, try_open, wait};
 use crate::{Batch, Direction, Options, Store};
@@ -257,6 +257,61 @@ fn a_damaged_frame_is_an_error_when_it_was_acknowledged_and_cut_when_it_was_not(
     let store = open(folder.path(), 1 << 20);
     assert_eq!(get(&store, FIRST, &[9]), Some(vec![8; 64]));
     assert_eq!(get(&store, FIRST, &[10]), None);
+}
+
+#[test]
+fn the_last_acknowledged_frame_is_missed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    put(&store, FIRST, b"acknowledged", &[1; 64]).unwrap();
+    put(&store, FIRST, b"next", &[2; 64]).unwrap();
+    drop(store);
+    let path = folder.path().join("commit-0.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[60] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = try_open(folder.path(), 1 << 20).err().unwrap();
+    assert!(error.to_string().contains("batch 1 "), "{error}");
+}
+
+/// What stood behind a gap was never acknowledged. It must not come back when the gap is filled later.
+#[test]
+fn a_frame_of_an_earlier_opening_does_not_follow_one_of_this() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    // One group: the first write waits until the others are queued.
+    let (is_queued, queued) = std::sync::mpsc::sync_channel::<()>(1);
+    let mut queued = Some(queued);
+    let mut writes: Vec<_> = (1..=4_u8)
+        .map(|number| {
+            let queued = queued.take();
+            store.write(move |batch| {
+                queued.map(|queued| queued.recv());
+                batch.put(FIRST, &[number], &[number; 64]);
+                Ok::<_, Error>(())
+            })
+        })
+        .map(Box::pin)
+        .collect();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
+    is_queued.send(()).unwrap();
+    for write in writes {
+        wait(write).unwrap();
+    }
+    drop(store);
+    let path = folder.path().join("commit-0.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let third = bytes.windows(64).position(|value| value == [3; 64]).unwrap();
+    bytes[third] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let store = open(folder.path(), 1 << 20);
+    let has = |store: &Store| [1, 2, 3, 4, 5].map(|number| get(store, FIRST, &[number]).is_some());
+    assert_eq!(has(&store), [true, true, false, false, false]);
+    put(&store, FIRST, &[5], &[5; 64]).unwrap();
+    drop(store);
+    assert_eq!(has(&open(folder.path(), 1 << 20)), [true, true, false, false, true]);
 }
 
 #[test]

@@ -70,3 +70,29 @@ fn mark(folder: &Path) -> Result<(), Error> {
         .and_then(|()| disk.sync_folder(""))
         .map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::testing::{create, email, engine, make, open};
+    use super::*;
+
+    /// The mark says that the restore was counted: without the count, numbers that were given before would be given again.
+    #[tokio::test]
+    async fn a_restore_is_counted_before_its_folder_is_marked() {
+        let (folder, records) = engine();
+        make(&records, [create(email(1, 1))]).await;
+        records.bodies.close();
+        records.store.close().await.unwrap();
+        drop(records);
+        fs::remove_file(folder.path().join(ORIGINAL)).unwrap();
+        // It can't be created: the folder that the link leads to is not there.
+        std::os::unix::fs::symlink("missing/file", folder.path().join(ORIGINAL)).unwrap();
+        assert!(open(folder.path()).is_err());
+        // As a power cut leaves it that came when the mark was there and the server had not begun.
+        fs::remove_file(folder.path().join(ORIGINAL)).unwrap();
+        fs::write(folder.path().join(ORIGINAL), ORIGINAL_TEXT).unwrap();
+        assert_eq!(open(folder.path()).unwrap().ledger.restores, 1);
+    }
+}

@@ -44,12 +44,19 @@ pub(super) fn adapt(store: &Store, schema: &Schema) -> Result<(), Error> {
     if before.as_ref() == Some(&wanted) {
         return Ok(());
     }
+    let is_new = before.is_none();
     let before = before.unwrap_or_default();
     let kept: Vec<Known> = before.iter().filter(|index| wanted.contains(index)).cloned().collect();
     let gone: Vec<Known> = before.into_iter().filter(|index| !kept.contains(index)).collect();
     let new: Vec<Known> = wanted.iter().filter(|index| !kept.contains(index)).cloned().collect();
     let touched: Vec<Known> = gone.iter().chain(&new).cloned().collect();
-    info!(gone = gone.len(), new = new.len(), "the indexes of the records change");
+    if !is_new {
+        info!(
+            removed = gone.len(),
+            new = new.len(),
+            "the indexes of the records have changed: building the new ones"
+        );
+    }
     write_known(store, in_between(&kept, &touched))?;
     remove(store, &touched)?;
     if !new.is_empty() {

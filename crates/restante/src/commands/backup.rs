@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -12,17 +11,14 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use http::StatusCode;
 use indicatif::{DecimalBytes, HumanCount};
-use restante_archive::EngineUrl;
+use restante_backup::{Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary};
 use restante_core::ErrorKind;
 
 use crate::{
-    backup::{self, Asked, BackupError, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
-    client::{OperatorFlags, Refused, Unreachable},
+    backups,
+    client::{self, OperatorFlags, Refused, Unreachable, own_token},
     config::{Config, DataFlags, Effective},
-    doors::{
-        mail::{blobs, records},
-        waku::archives::{self, Access},
-    },
+    doors::{self, HeldStore},
     exit::{self, UsageError},
     progress::Progress,
     signals::Stop,
@@ -33,22 +29,23 @@ use crate::{
 pub(crate) struct BackupFlags {
     #[command(subcommand)]
     command: Option<BackupCommand>,
-    /// The folder to make; there may be an empty one
+    /// The folder to create; it may exist if it is empty
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, required = true)]
     folder: Option<PathBuf>,
     #[command(flatten)]
     data: DataFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN, then operate.token_file
+    /// of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
 enum BackupCommand {
-    /// Read a backup from beginning to end; exits with 1 and a list when a file is not what it was
+    /// Compare every file of a backup with its SHA-256; exits with 1 and a list if one differs
     #[command(after_help = "Example:\n  restante backup check /var/backups/restante/2026-01-31")]
     Check(CheckFlags),
 }
@@ -68,16 +65,17 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
     // The server has a current folder of its own.
     let folder = std::path::absolute(folder).with_context(|| format!("can't find {}", folder.display()))?;
     if let Some(url) = &flags.rest {
-        return ask(flags, url.clone(), Asked { folder, data: None }).await;
+        return ask(flags.token_file.clone(), url.clone(), Asked { folder, data: None }).await;
     }
     let effective = flags.data.load()?;
     let config = &effective.config;
+    let token_file = flags.token_file.clone().or_else(|| own_token(config));
     match Held::open(&effective).await? {
         Found::Stores(held) => held.back_up(&effective, folder).await,
         Found::Held => {
             let url = server_of(config)?;
-            let data = backup::real_path(&config.server.data_dir);
-            let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
+            let data = backups::data_folder(config);
+            let asked = ask(token_file, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
         Found::Nothing => {
@@ -88,7 +86,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
             // A folder that is named is meant, and no server that has another one.
             let is_named = effective.is_set("server.data_dir");
             let Some(url) = server_of(config).ok().filter(|_| !is_named) else { return Err(nothing) };
-            let asked = ask(flags, url.clone(), Asked { folder, data: None }).await;
+            let asked = ask(token_file, url.clone(), Asked { folder, data: None }).await;
             asked.map_err(|error| match error.downcast_ref::<Unreachable>() {
                 Some(_) => anyhow!("{nothing}; and no server is at {url}: name one with --rest"),
                 None => error,
@@ -106,44 +104,24 @@ enum Found {
     Nothing,
 }
 
-/// The URL of the operators' routes of the server that the settings describe, as this machine reaches it: those of
-/// `operate.listen`, else those of REST.
+/// [`client::server_of`] for a command that needs the server that has the data.
 pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
-    if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
-        return Ok(local_url(listen.ip(), listen.port()));
-    }
-    let held = format!("a server holds what is in {}", config.server.data_dir.display());
-    if !config.rest.enabled || config.rest.port == 0 {
-        bail!("{held}, and the settings name neither operate.listen nor a port of REST: name it with --rest");
-    }
-    if config.rest.tls {
-        bail!(
-            "{held}, and it has no listener without TLS, which this command needs: set operate.listen, or stop the server"
-        );
-    }
-    Ok(local_url(config.rest.address, config.rest.port))
-}
-
-/// The URL of a listener; one on all addresses is reached by loopback.
-fn local_url(ip: IpAddr, port: u16) -> String {
-    let ip = match ip {
-        IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    format!("http://{}", std::net::SocketAddr::new(ip, port))
+    client::server_of(config).with_context(|| {
+        let data = config.server.data_dir.display();
+        format!("a server holds what is in {data}, and the settings have no listener without TLS: stop it, or name it with --rest")
+    })
 }
 
 /// Has a running server take the backup, which writes it as its own user.
-async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
-    let client = OperatorFlags::of(url, flags.token_file.clone()).client()?;
+async fn ask(token_file: Option<PathBuf>, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
+    let client = OperatorFlags::of(url, token_file).client()?;
     let mut shown = Shown::default();
     let asked = serde_json::to_vec(&asked).context("the folder's name is no UTF-8")?;
     let mut show = |line: &[u8]| {
         let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
         shown.show(event)
     };
-    let result = client.post_lines(backup::PATH, asked, &mut show).await;
+    let result = client.post_lines(restante_backup::PATH, asked, &mut show).await;
     result.map_err(explain)?;
     shown.end()
 }
@@ -158,6 +136,11 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
             "a server is running that has no routes for operators there: name its operate.listen with --rest, or stop it first"
         );
     }
+    explain_token(error)
+}
+
+/// Says how to send a token to a server that needs one.
+pub(crate) fn explain_token(error: anyhow::Error) -> anyhow::Error {
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
     if error.downcast_ref().is_some_and(needs_token) {
         return error.context("name the file of the server's token with --token-file, or set RESTANTE_TOKEN");
@@ -171,26 +154,22 @@ pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) ->
         return error;
     }
     error.context(format!(
-        "a server holds what is in {}, and is not at {url}, where the settings have its REST door: name it with --rest",
+        "a server holds what is in {}, and is not at {url}, where the settings have its listener: name it with --rest",
         config.server.data_dir.display()
     ))
 }
 
 /// Everything that the settings name, when no server has it open.
-struct Held {
-    archive: Option<restante_archive::Opened>,
-    records: Option<restante_records::Opened>,
-    blobs: Option<restante_blobs::Opened>,
-}
+struct Held(Vec<Box<dyn HeldStore>>);
 
 impl Held {
     /// Opens what is there, and makes nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
-        backup::check_not_halfway(config)?;
-        let mut held = Self { archive: None, records: None, blobs: None };
+        backups::check_not_halfway(config)?;
+        let mut held = Self(Vec::new());
         match held.open_all(config).await {
-            Ok(()) if held.is_empty() => Ok(Found::Nothing),
+            Ok(()) if held.0.is_empty() => Ok(Found::Nothing),
             Ok(()) => Ok(Found::Stores(held)),
             Err(error) => {
                 held.close().await?;
@@ -200,95 +179,32 @@ impl Held {
     }
 
     async fn open_all(&mut self, config: &Config) -> anyhow::Result<()> {
-        if has_archive(config)? {
-            check_second(config)?;
-            self.archive = Some(archives::open(config, Access::Serve, Default::default()).await?);
-        }
-        let is_there = match config.records_url() {
-            restante_records::EngineUrl::Lmdb(folder) => is_used(&folder)?,
-            restante_records::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.records = Some(records::open(config, Default::default()).await?);
-        }
-        let is_there = match config.blobs_url() {
-            restante_blobs::EngineUrl::Files(folder) => is_used(&folder)?,
-            restante_blobs::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.blobs = Some(blobs::open(config, Default::default()).await?);
+        for door in doors::enabled(config) {
+            door.hold(config, &mut self.0).await?;
         }
         Ok(())
     }
 
-    fn is_empty(&self) -> bool {
-        self.archive.is_none() && self.records.is_none() && self.blobs.is_none()
-    }
-
     async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
-        let sources = Sources::new(
-            effective,
-            self.records.as_ref().map(|opened| opened.upkeep.clone()),
-            self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
-            self.archive.as_ref().map(|opened| opened.upkeep.clone()),
-            Removing::default(),
-        );
+        let stores = self.0.iter().map(|store| store.store(&effective.config)).collect();
+        let sources = backups::sources(effective, stores, Removing::default());
         let taken = take_and_show(sources, folder).await;
         self.close().await?;
         taken
     }
 
     async fn close(&self) -> anyhow::Result<()> {
-        if let Some(archive) = &self.archive {
-            archive.upkeep.close().await.context("can't close the archive")?;
-        }
-        if let Some(records) = &self.records {
-            records.upkeep.close().await.context("can't close the records")?;
-        }
-        if let Some(blobs) = &self.blobs {
-            blobs.upkeep.close().await.context("can't close the blobs")?;
+        for store in &self.0 {
+            store.close().await?;
         }
         Ok(())
     }
 }
 
-/// Whether there is an archive to open. One that is elsewhere says by itself that it is not in the backup.
-fn has_archive(config: &Config) -> anyhow::Result<bool> {
-    let spool = config.spool_in("archive").folder;
-    let has_own = has_files(&config.archive_url())?;
-    if !has_own && is_used(&spool)? {
-        bail!(
-            "messages may wait in {} for the archive {}, which is not there: name its place, or start the server once",
-            spool.display(),
-            config.archive_url()
-        );
-    }
-    Ok(has_own)
-}
-
-/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
-fn check_second(config: &Config) -> anyhow::Result<()> {
-    match &config.archive.tandem {
-        Some(url) if !has_files(url)? => {
-            bail!("the second archive {url} is not there: name its place, or back up without archive.tandem")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
-fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
-    match url {
-        EngineUrl::Log(folder) => is_used(folder),
-        EngineUrl::Sqlite(file) => Ok(file.exists()),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
-    }
-}
-
 /// Whether something was ever kept in a folder.
-fn is_used(folder: &Path) -> anyhow::Result<bool> {
+pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
-        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != backup::OF_DISK)),
+        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != restante_backup::OF_DISK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("can't read {}", folder.display())),
     }
@@ -297,8 +213,8 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (sender, mut events) = EventSender::until(stop.clone(), BackupError::stopped);
-    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
+    let (sender, mut events) = EventSender::until(stop.signal(), restante_backup::stopped);
+    let taking = tokio::spawn(restante_backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {
         shown.show(event)?;
@@ -402,7 +318,8 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
-    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
+    let wrong =
+        restante_backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
     drop(bar);
     let mut out = io::stdout().lock();
     for wrong in &wrong {
@@ -454,7 +371,7 @@ mod tests {
         config.rest.address = "192.0.2.7".parse().unwrap();
         assert_eq!(server_of(&config).unwrap(), "http://192.0.2.7:8645");
         config.rest.port = 0;
-        assert!(server_of(&config).unwrap_err().to_string().ends_with("name it with --rest"));
+        assert!(server_of(&config).unwrap_err().to_string().ends_with("or name it with --rest"));
     }
 
     #[test]

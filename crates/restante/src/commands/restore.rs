@@ -9,10 +9,10 @@ use std::{
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use indicatif::{DecimalBytes, HumanCount};
+use restante_backup::{RestoreOptions, Restored};
 
 use crate::{
-    backup::{self, RestoreOptions, Restored},
-    clock,
+    backups, clock,
     commands::backup::{counts, no_backup},
     config::DataFlags,
     progress::Progress,
@@ -25,7 +25,7 @@ pub(crate) struct RestoreFlags {
     folder: PathBuf,
     #[command(flatten)]
     data: DataFlags,
-    /// Move aside what is there already; nothing is removed
+    /// Move existing data aside; nothing is removed
     #[arg(long)]
     force: bool,
     /// Restore the node's key, too: the server then is the node that was backed up, which must not run any more
@@ -41,8 +41,13 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     let now = clock::system().now();
     let bar = Progress::bytes("restoring", Some(0));
     let options = RestoreOptions { is_forced: flags.force, keep_node_key: flags.keep_node_key };
-    let restored =
-        backup::restore(&config, &flags.folder, options, now, &mut |done, total| bar.set_of(done, total));
+    let restored = restante_backup::restore(
+        &backups::layout(&config),
+        &flags.folder,
+        options,
+        now,
+        &mut |done, total| bar.set_of(done, total),
+    );
     drop(bar);
     let restored = restored?;
     for note in &restored.notes {
@@ -68,14 +73,14 @@ fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) ->
     if let Some(key) = &restored.key_left {
         writeln!(
             out,
-            "the node gets a new key, and with it a new peer id: to be the node that was backed up, which must not run any more, \
-             copy {} into {data} before the first start, or restore with --keep-node-key",
+            "the node gets a new key and a new peer id; to keep those of the node that was backed up, which must not run any \
+             more, copy {} into {data} before the first start, or restore with --keep-node-key",
             key.display()
         )?;
     }
     writeln!(
         out,
-        "next: compare the server's settings with {folder}/settings.toml, put back passwords and keys that lie outside of the \
-         data folder, see to it that {data} belongs to the server's user, and start the server"
+        "next: compare the server's settings with {folder}/settings.toml, restore passwords and keys outside of the data folder, \
+         make sure that {data} belongs to the server's user, and start the server"
     )
 }

@@ -1,30 +1,18 @@
-//! `restante serve`: opens the stores, starts the doors, and ends in order.
+//! `restante serve`: opens what the doors keep, starts the doors, and ends in order.
 
-use std::{
-    io::Write,
-    net::{SocketAddr, TcpListener as BlockingListener},
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
-use restante_archive::{Metrics, Opened};
-use restante_core::Clock;
-use restante_directory::{Directory, DirectoryMetrics};
-use restante_http::{Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, RefusalFormat, Route, Token};
-use restante_net::{NetMetrics, tls::ServerTls};
-use restante_operate::{ArchiveHealth, Door, Listener, Offer, Operate, Parts, RetentionState, SetLogLevel};
-use restante_sessions::{Live, SessionMetrics};
-use restante_waku::{
-    Waku, WakuConfig, WakuMetrics,
-    live::Listener as MessageListener,
-    node::NodeConfig,
-    rest::{MessageCache, Rest, RestConfig, RestMetrics, WakuDoor},
+use restante_backup::{BackupMetrics, BackupPermit, Sources};
+use restante_http::{Front, Guard, HttpMetrics, OperatorGuard, Permits, RefusalFormat, Token};
+use restante_net::{
+    NetMetrics,
+    tls::{Certificates, ServerTls},
 };
+use restante_operate::{Door, Listener, Offer, Operate, Parts, SetLogLevel};
+use restante_sessions::SessionMetrics;
 use tokio::{
     net::TcpListener,
     task::JoinHandle,
@@ -33,25 +21,12 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    backup::{self, BackupMetrics, BackupPermit, Removing, Sources},
-    certificates::ServerCertificates,
-    clock,
+    backups, certificates, clock,
     commands::connected::{self, ConnectedMetrics},
     config::{Config, Effective, ServeFlags},
-    doors::{
-        mail::{
-            blobs, records,
-            stores::{self, Stores, StoresMetrics},
-            tidying::{self, TidyMetrics, Tidying},
-        },
-        waku::{
-            archives::{self, Access},
-            retention,
-            size::{self, SizeMetrics},
-        },
-    },
+    doors::{self, DoorListener, OpenDoor, Report, Shared, Started},
     exit::UsageError,
-    live, logging, open_files, secrets,
+    live, logging, open_files, public, secrets,
     signals::{self, Stop},
     telemetry::{self, VERSION},
 };
@@ -63,67 +38,89 @@ const RELAYED_SHARE: f64 = 0.3;
 const KEPT_SHARE: f64 = 0.2;
 
 pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
-    let effective = flags.load()?;
+    let effective = Arc::new(flags.load()?);
     let config = &effective.config;
     let set_log_level = logging::start(config);
     match &effective.file {
         Some(file) => info!(file = %file.display(), "settings"),
-        None => info!("no file of settings was read"),
-    }
-    if effective.has_secret_flag() {
-        warn!("everybody on this machine can read the node's key on the command line: put it into a file");
+        None => info!("no settings file was found"),
     }
     for key in
         ["rest.admin", "rest.console", "rest.token_file"].into_iter().filter(|key| effective.is_set(key))
     {
         warn!(
             key,
-            "this setting goes with the next version: operators have a listener of their own, see operate.listen"
+            "this setting will be removed in the next version: operators have their own listener, see operate.listen"
         );
     }
-    backup::check_not_halfway(config)?;
-    check_secrets(&effective)?;
+    backups::check_not_halfway(config)?;
+    let token = read_token(config.token_file()).map_err(|error| {
+        let key = config.token_key();
+        UsageError(format!("{}: {key}: {error:#}", effective.origin(key)))
+    })?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
     let hangup = signals::hangup()?;
     let net_metrics = NetMetrics::default();
-    let certificates = ServerCertificates::load(&effective, &net_metrics)?;
+    let certificates = certificates::of_listeners(&effective, &net_metrics)?;
+    let mut prepared = Vec::new();
+    for door in doors::enabled(config) {
+        prepared.push((door, door.prepare(&effective, &net_metrics)?));
+    }
 
-    let metrics = RoleMetrics::default();
-    let live = live::open(config, metrics.sessions.clone()).await?;
-    let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
-    let stores = open_stores(config, &metrics).await?;
-    let settings = config.directory.clone();
-    let opened_directory =
-        Directory::open(&stores.records, settings, clock::system(), metrics.directory.clone()).await;
-    let (directory, follower) = opened_directory.context("can't open the directory")?;
-    let following = tokio::spawn(follower.run());
-    let doors = Doors {
-        net_metrics,
-        ..Doors::new(&effective, &opened, (&stores, directory), &live, metrics, set_log_level)
+    let (session_metrics, connected_metrics) = (SessionMetrics::default(), ConnectedMetrics::default());
+    let live = live::open(config, session_metrics.clone()).await?;
+    let mut bounds = doors::http_bounds(config);
+    bounds.limits.stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
+    let shared = Shared {
+        effective: effective.clone(),
+        live: live.clone(),
+        clock: clock::system(),
+        token,
+        removing: Default::default(),
+        memory: Arc::default(),
+        permits: Permits::new(bounds.requests_max),
+        bounds,
     };
-    let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
-    let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
-    let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
-    let connected = tokio::spawn(connected::run(live.clone(), doors.connected_metrics.clone(), stop.clone()));
-    let checks = stores.health(config);
-    let asking =
-        tokio::spawn(stores::run(stores.clone(), checks, doors.stores_metrics.clone(), stop.clone()));
-    let tidying = Tidying::new(config, &stores, doors.tidy_metrics.clone());
-    let tidying = tokio::spawn(tidying.run(stop.clone()));
-    let current = tokio::spawn(certificates.clone().keep_current(hangup));
-    let served = serve(&doors, &certificates, stop).await;
+    let all_certificates =
+        certificates.iter().cloned().chain(prepared.iter().filter_map(|(_, own)| own.clone()));
+    let current = certificates::keep_current(all_certificates.collect(), hangup);
+    let mut tasks = vec![
+        tokio::spawn(connected::run(live.clone(), connected_metrics.clone(), stop.clone())),
+        tokio::spawn(current),
+    ];
+    let mut opened = Vec::new();
+    for (door, certificates) in prepared {
+        let mut door = door.open(&shared, certificates).await?;
+        tasks.extend(door.spawn_upkeep(&stop));
+        opened.push(door);
+    }
+    // A restore that has begun meanwhile does not know stores that were made just now.
+    backups::check_not_halfway(config)?;
+    let server = Server {
+        shared: &shared,
+        doors: &opened,
+        certificates,
+        set_log_level,
+        backups: BackupPermit::default(),
+        backup_metrics: BackupMetrics::of(&config.server.data_dir),
+        session_metrics,
+        connected_metrics,
+        net_metrics,
+        http_metrics: HttpMetrics::default(),
+    };
+    let served = server.serve(stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
-    end([retention, size, connected, asking, tidying, current, following], limit).await;
-    let (closed, stores_closed, ()) =
-        tokio::join!(close(&opened, limit), stores.close(limit), live::close(&live, limit));
-    served.and(closed).and(stores_closed)?;
+    end(tasks, limit).await;
+    let closing = join_all(opened.iter().map(|door| door.close(limit)));
+    let (closed, ()) = tokio::join!(closing, live::close(&live, limit));
+    served.and(closed.into_iter().collect::<anyhow::Result<()>>())?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
 /// Ends tasks where they wait, so that none works on what is closed next. One that is busy is waited for, within limits.
-async fn end<const COUNT: usize>(tasks: [JoinHandle<()>; COUNT], limit: Duration) {
+async fn end(tasks: Vec<JoinHandle<()>>, limit: Duration) {
     let deadline = Instant::now() + limit;
     for task in &tasks {
         task.abort();
@@ -133,56 +130,17 @@ async fn end<const COUNT: usize>(tasks: [JoinHandle<()>; COUNT], limit: Duration
     }
 }
 
-/// Opens the records and the blobs.
-async fn open_stores(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
-    let records = records::open(config, metrics.records.clone()).await?;
-    let blobs = blobs::open(config, metrics.blobs.clone()).await?;
-    info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
-    let settled = match tidying::check_records_last(config) {
-        Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = settled {
-        warn!(%error, "blobs are not swept");
-    }
-    Ok(Stores { records, blobs, removing: Removing::default() })
-}
-
-/// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
-async fn serve(doors: &Doors<'_>, certificates: &ServerCertificates, stop: Stop) -> anyhow::Result<()> {
-    let config = doors.config;
-    let sockets = listen(doors.effective).await?;
-    let waku = doors.start_waku(certificates).await?;
-    let started = doors.serve_http(sockets, certificates, waku, stop).await?;
-    let limit = grace(config).mul_f64(RELAYED_SHARE);
-    let close = async |door: &Arc<dyn Door>| {
-        let closed = tokio::time::timeout(limit, door.close()).await;
-        closed.with_context(|| format!("{} did not finish in time what it had taken", door.name()))
-    };
-    let (closed, ()) = tokio::join!(join_all(started.iter().map(close)), doors.backups.end(limit));
-    closed.into_iter().collect()
-}
-
 fn grace(config: &Config) -> Duration {
     Duration::from_secs(config.server.grace_seconds.get())
-}
-
-/// Lets the archive finish what it has taken.
-async fn close(opened: &Opened, limit: Duration) -> anyhow::Result<()> {
-    let closed = tokio::time::timeout(limit, opened.upkeep.close()).await;
-    let closed =
-        closed.with_context(|| format!("the archive was not closed within {} s", limit.as_secs_f64()))?;
-    closed.context("can't close the archive")
 }
 
 /// Binds the sockets of all listeners of HTTP, so that a port that is taken is reported before anything is served.
 async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListener)>> {
     let config = &effective.config;
     let mut sockets = Vec::new();
-    if config.rest.enabled {
-        let address = SocketAddr::new(config.rest.address, config.rest.port);
-        let socket = TcpListener::bind(address).await.with_context(|| port_taken(address, "--rest-port"))?;
-        sockets.push((Listener::Rest, socket));
+    for DoorListener { kind, address, flag, .. } in doors::listeners(config) {
+        let socket = TcpListener::bind(address).await.with_context(|| port_taken(address, flag))?;
+        sockets.push((kind, socket));
     }
     if let Some(address) = config.operate.listen {
         match TcpListener::bind(address).await {
@@ -197,308 +155,226 @@ async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListe
     Ok(sockets)
 }
 
-/// libp2p shares a port with other programs of the same user that share it too, a second server among them. So each port is
-/// held for a moment first, which no other program can share.
-fn check_ports(config: &Config) -> anyhow::Result<()> {
-    for (address, flag) in config.waku.node.ports() {
-        BlockingListener::bind(address).with_context(|| port_taken(address, flag))?;
-    }
-    Ok(())
+/// What is wrong when another program holds a port that `setting` chooses.
+pub(crate) fn port_taken(address: SocketAddr, setting: &str) -> String {
+    format!(
+        "can't listen on {address}: stop the program that holds the port, or choose another with {setting}"
+    )
 }
 
-fn port_taken(address: SocketAddr, flag: &str) -> String {
-    format!("can't listen on {address}: stop the program that holds the port, or choose another with {flag}")
-}
-
-/// What those count that keep something.
-#[derive(Default)]
-struct RoleMetrics {
-    archive: Metrics,
-    records: restante_records::Metrics,
-    blobs: restante_blobs::Metrics,
-    directory: DirectoryMetrics,
-    sessions: SessionMetrics,
-}
-
-/// What the doors are made of.
-struct Doors<'a> {
-    effective: &'a Effective,
-    config: &'a Config,
-    opened: &'a Opened,
-    stores: &'a Stores,
-    directory: Directory,
-    live: &'a Live,
-    clock: Arc<dyn Clock>,
-    rest: RestConfig,
-    /// Where messages wait for REST clients.
-    cache: Arc<MessageCache>,
-    retention: RetentionState,
+/// A server whose doors have opened their roles.
+struct Server<'a> {
+    shared: &'a Shared,
+    doors: &'a [Box<dyn OpenDoor>],
+    /// Those of listeners that speak TLS; `None` when no listener does.
+    certificates: Option<Arc<Certificates>>,
     set_log_level: SetLogLevel,
     backups: BackupPermit,
     backup_metrics: BackupMetrics,
-    role_metrics: RoleMetrics,
+    session_metrics: SessionMetrics,
     connected_metrics: ConnectedMetrics,
-    stores_metrics: StoresMetrics,
-    size_metrics: SizeMetrics,
-    tidy_metrics: TidyMetrics,
-    waku_metrics: WakuMetrics,
-    rest_metrics: RestMetrics,
     net_metrics: NetMetrics,
     http_metrics: HttpMetrics,
-    /// Memory for answers on all listeners.
-    memory: Arc<MemoryBudget>,
-    permits: Permits,
 }
 
-impl<'a> Doors<'a> {
-    fn new(
-        effective: &'a Effective,
-        opened: &'a Opened,
-        (stores, directory): (&'a Stores, Directory),
-        live: &'a Live,
-        role_metrics: RoleMetrics,
-        set_log_level: SetLogLevel,
-    ) -> Self {
-        let config = &effective.config;
-        let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
-        let rest = RestConfig {
-            stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..(&config.rest).into()
-        };
-        let rest_metrics = RestMetrics::default();
-        let permits = Permits::new(rest.requests_max);
-        let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
-        Self {
-            effective,
-            config,
-            opened,
-            stores,
-            directory,
-            live,
-            clock: clock::system(),
-            rest,
-            cache,
-            retention: retention::state(&config.archive),
-            set_log_level,
-            backups: BackupPermit::default(),
-            backup_metrics: BackupMetrics::of(&config.server.data_dir),
-            role_metrics,
-            connected_metrics: ConnectedMetrics::default(),
-            stores_metrics: StoresMetrics::default(),
-            size_metrics: SizeMetrics::default(),
-            tidy_metrics: TidyMetrics::default(),
-            waku_metrics: WakuMetrics::default(),
-            rest_metrics,
-            net_metrics: NetMetrics::default(),
-            http_metrics: HttpMetrics::default(),
-            memory: Arc::default(),
-            permits,
-        }
+impl Server<'_> {
+    fn config(&self) -> &Config {
+        &self.shared.effective.config
     }
 
-    async fn start_waku(&self, certificates: &ServerCertificates) -> anyhow::Result<Waku> {
-        let settings = &self.config.waku;
-        let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
-        let config = WakuConfig {
-            rules: settings.rules(),
-            node,
-            handover: (&settings.handover).into(),
-            services: (&settings.protocols).into(),
-            rates: (&settings.rates).into(),
-            filter: (&settings.filter).into(),
-            light_push: (&settings.lightpush).into(),
-            peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
+    /// Serves until the server stops, the doors have finished, and the archive has what relay brought.
+    async fn serve(&self, stop: Stop) -> anyhow::Result<()> {
+        let sockets = listen(&self.shared.effective).await?;
+        let started = self.serve_http(sockets, stop).await?;
+        let limit = grace(self.config()).mul_f64(RELAYED_SHARE);
+        let close = async |door: &Arc<dyn Door>| {
+            let closed = tokio::time::timeout(limit, door.close()).await;
+            closed.with_context(|| format!("{} did not finish in time what it had taken", door.name()))
         };
-        let archive = self.opened.archive.clone();
-        let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
-        let started = Waku::start(
-            config,
-            archive,
-            self.clock.clone(),
-            self.live.clone(),
-            listeners,
-            &self.waku_metrics,
-        )
-        .await;
-        started.context("can't start the Waku node")
+        let (closed, ()) = tokio::join!(join_all(started.iter().map(close)), self.backups.end(limit));
+        closed.into_iter().collect()
     }
 
     /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
     async fn serve_http(
         &self,
-        sockets: Vec<(Listener, TcpListener)>,
-        certificates: &ServerCertificates,
-        waku: Waku,
+        mut sockets: Vec<(Listener, TcpListener)>,
         stop: Stop,
     ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
-        let mut listeners = Vec::new();
-        for (kind, socket) in sockets {
-            let metrics = self.net_metrics.listener(kind.as_str());
-            let listener = restante_net::Listener::new(socket, self.rest.limits(), metrics);
-            let mut listener = listener.context("a listener has no address")?;
-            if kind == Listener::Rest {
-                listener = listener.with_proxies(self.config.rest.proxies.iter().copied());
-            }
-            if let Some(certificates) = certificates.listeners.as_ref().filter(|_| self.config.has_tls(kind))
-            {
-                listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
-            }
-            listeners.push((kind, listener));
+        let mut addresses = Vec::new();
+        for (kind, socket) in &sockets {
+            addresses.push((*kind, socket.local_addr().context("a listener has no address")?));
         }
-        let addresses: Vec<(Listener, SocketAddr)> =
-            listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
-        let health = self.archive_health();
-        let rest = Arc::new(self.rest(&addresses, &waku, &health)?);
-        let doors: Vec<Arc<dyn Door>> = vec![Arc::new(WakuDoor::new(rest.clone()))];
-        let operate = Operate::new(self.parts(doors.clone(), &addresses, health, &stop));
+        // What the listener of a door has for operators.
+        let mut own_offer = Offer::default();
+        let mut doors = Vec::new();
+        for door in self.doors {
+            if let Some(Started { door, offer }) = door.start(&addresses).await? {
+                own_offer = offer;
+                doors.push(door);
+            }
+        }
+        for (kind, socket) in public::bind(&self.config().public, &doors).await? {
+            addresses.push((kind, socket.local_addr().context("a listener has no address")?));
+            sockets.push((kind, socket));
+        }
+        let report = self.report();
+        let (operators, accounts) = (report.operators.clone(), report.accounts.clone());
+        let operate = Operate::new(self.parts(report, doors.clone(), &addresses, &stop));
         let mut servers = Vec::new();
-        for (kind, listener) in listeners {
-            let operators = Arc::new(OperatorGuard::new(self.token()?, listener.local_addr()));
+        for (kind, socket) in sockets {
+            let listener = self.listener(kind, socket)?;
+            let mut guard = OperatorGuard::new(self.shared.token.clone(), listener.local_addr());
+            if let Some(logins) = &operators {
+                guard = guard.with_logins(logins.clone());
+            }
             let offer = match kind {
-                Listener::Rest => rest.offer(),
-                _ => Offer { admin: true, console: operators.is_safe() },
+                Listener::Rest => own_offer,
+                Listener::Operate => Offer { admin: true, console: guard.is_safe() },
+                Listener::Public => Offer::default(),
             };
-            let router = self.front(kind, operators).router(operate.routes(kind, offer));
-            let limits = self.rest.server_limits();
+            let front = self.front(kind, guard, accounts.clone());
+            let limits = match kind {
+                Listener::Public => public::server_limits(&self.config().public),
+                Listener::Rest | Listener::Operate => self.shared.bounds.server,
+            };
+            let router = front.router(operate.routes(kind, offer));
             servers.push(restante_http::serve(listener, router, limits, stop.clone().requested()));
         }
-        announce(self.config, &addresses, rest.offer(), &waku);
+        self.announce(&addresses);
         // Live streams would never end by themselves.
         let ending = async {
             stop.requested().await;
-            self.live.hub.stop();
+            self.shared.live.hub.stop();
         };
         tokio::join!(join_all(servers), ending);
         Ok(doors)
     }
 
-    fn token(&self) -> anyhow::Result<Option<Token>> {
-        read_token(self.config.token_file())
-    }
-
-    fn archive_health(&self) -> Arc<ArchiveHealth> {
-        let Opened { archive, upkeep } = self.opened;
-        let timeout = Duration::from_millis(self.rest.request_timeout_ms);
-        let health = ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout);
-        Arc::new(health.with_retention(self.retention.clone()))
+    /// A listener on a socket, with its limits, its proxies and its certificates.
+    fn listener(&self, kind: Listener, socket: TcpListener) -> anyhow::Result<restante_net::Listener> {
+        let (limits, public) = (self.shared.bounds.limits, &self.config().public);
+        let (limits, proxies) = match kind {
+            Listener::Rest | Listener::Operate => {
+                let own = doors::listeners(self.config()).into_iter().find(|own| own.kind == kind);
+                (limits, own.map(|own| own.proxies).unwrap_or_default())
+            }
+            Listener::Public => (public::limits(public, limits.stop_timeout), public.proxies.clone()),
+        };
+        let metrics = self.net_metrics.listener(kind.as_str());
+        let listener = restante_net::Listener::new(socket, limits, metrics);
+        let mut listener = listener.context("a listener has no address")?.with_proxies(proxies);
+        if let Some(certificates) = self.certificates.as_ref().filter(|_| self.config().has_tls(kind)) {
+            listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
+        }
+        Ok(listener)
     }
 
     /// What stands in front of the routes of a listener.
-    fn front(&self, kind: Listener, operators: Arc<OperatorGuard>) -> Front {
+    fn front(&self, kind: Listener, operators: OperatorGuard, accounts: Option<Arc<dyn Guard>>) -> Front {
+        let (sites, format) = match kind {
+            Listener::Public => (public::sites(), RefusalFormat::Problem),
+            Listener::Rest | Listener::Operate => (self.shared.bounds.sites.clone(), RefusalFormat::Text),
+        };
         Front {
             metrics: self.http_metrics.of(kind.as_str()),
-            memory: self.memory.clone(),
-            operators,
-            accounts: None,
-            sites: self.rest.sites(),
-            format: RefusalFormat::Text,
+            memory: self.shared.memory.clone(),
+            operators: Arc::new(operators),
+            accounts,
+            sites,
+            format,
         }
     }
 
-    fn rest(
-        &self,
-        addresses: &[(Listener, SocketAddr)],
-        waku: &Waku,
-        health: &Arc<ArchiveHealth>,
-    ) -> anyhow::Result<Rest> {
-        let own = addresses.iter().find(|(kind, _)| *kind == Listener::Rest).map(|(_, address)| *address);
-        let address = own.unwrap_or_else(|| SocketAddr::new(self.config.rest.address, self.config.rest.port));
-        Ok(Rest {
-            waku: waku.clone(),
-            cache: self.cache.clone(),
-            archive: self.opened.archive.clone(),
-            health: health.clone(),
-            clock: self.clock.clone(),
-            config: self.rest.clone(),
-            operators: Arc::new(OperatorGuard::new(self.token()?, address)),
-            metrics: self.rest_metrics.clone(),
-            waku_metrics: self.waku_metrics.clone(),
-            memory: self.memory.clone(),
-            permits: self.permits.clone(),
-            version: VERSION,
-            listen_addresses: own.iter().map(|address| self.config.url(Listener::Rest, *address)).collect(),
-        })
+    /// What the doors report, together.
+    fn report(&self) -> Report {
+        let mut all = Report::default();
+        for report in self.doors.iter().map(|door| door.report()) {
+            all.roles.extend(report.roles);
+            all.routes.extend(report.routes);
+            all.archive = all.archive.or(report.archive);
+            all.operators = all.operators.or(report.operators);
+            all.accounts = all.accounts.or(report.accounts);
+        }
+        all
     }
 
     fn parts(
         &self,
+        report: Report,
         doors: Vec<Arc<dyn Door>>,
         addresses: &[(Listener, SocketAddr)],
-        health: Arc<ArchiveHealth>,
         stop: &Stop,
     ) -> Parts {
+        let mut routes = vec![restante_backup::route(self.sources(), stop.signal(), self.backups.clone())];
+        routes.extend(report.routes);
         Parts {
             metrics_text: telemetry::shown(self.registry(&doors)),
             doors,
-            roles: self.stores.health(self.config),
-            archive: Some(health),
-            live: self.live.clone(),
+            roles: report.roles,
+            archive: report.archive,
+            live: self.shared.live.clone(),
             addresses: addresses
                 .iter()
-                .map(|(kind, address)| (*kind, self.config.url(*kind, *address)))
+                .map(|(kind, address)| (*kind, self.config().url(*kind, *address)))
                 .collect(),
-            routes: self.operator_routes(stop),
+            routes,
             set_log_level: Some(self.set_log_level.clone()),
             version: VERSION,
-            clock: self.clock.clone(),
-            memory: self.memory.clone(),
-            permits: self.permits.clone(),
-            request_timeout: Duration::from_millis(self.rest.request_timeout_ms),
+            clock: self.shared.clock.clone(),
+            memory: self.shared.memory.clone(),
+            permits: self.shared.permits.clone(),
+            request_timeout: self.shared.bounds.request_timeout,
         }
     }
 
-    /// Routes for operators beside those of the doors.
-    fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
-        let (records, blobs) = (self.stores.records.upkeep.clone(), self.stores.blobs.upkeep.clone());
-        let sources = Sources::new(
-            self.effective,
-            Some(records.clone()),
-            Some(blobs),
-            Some(self.opened.upkeep.clone()),
-            self.stores.removing.clone(),
-        )
-        .counted_by(self.backup_metrics.clone());
-        vec![
-            backup::route(sources, stop.clone(), self.backups.clone()),
-            crate::doors::mail::commands::records::route(self.config.records_url().to_string(), records),
-            crate::doors::mail::commands::directory::route(
-                self.directory.clone(),
-                backup::real_path(&self.config.server.data_dir),
-            ),
-        ]
+    /// What a backup copies.
+    fn sources(&self) -> Sources {
+        let stores = self.doors.iter().flat_map(|door| door.stores()).collect();
+        let sources = backups::sources(&self.shared.effective, stores, self.shared.removing.clone());
+        sources.counted_by(self.backup_metrics.clone())
     }
 
     fn registry(&self, doors: &[Arc<dyn Door>]) -> Registry {
-        let mut registry = telemetry::registry(self.clock.now());
-        let (config, roles) = (self.config, &self.role_metrics);
-        let engine = config.archive_url().engine();
-        roles.archive.register(&mut registry, engine);
-        self.size_metrics.register(&mut registry, engine);
-        roles.records.register(&mut registry);
-        roles.blobs.register(&mut registry);
-        roles.directory.register(&mut registry);
-        let engines = (config.records_url().engine(), config.blobs_url().engine());
-        self.stores_metrics.register(&mut registry, engines);
-        self.tidy_metrics.register(&mut registry);
+        let mut registry = telemetry::registry(self.shared.clock.now());
+        self.doors.iter().for_each(|door| door.register(&mut registry));
         self.backup_metrics.register(&mut registry);
-        roles.sessions.register(&mut registry);
-        self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
+        self.session_metrics.register(&mut registry);
+        self.connected_metrics.register(&mut registry, self.config().sessions.url.engine());
         doors.iter().for_each(|door| door.register(&mut registry));
         self.net_metrics.register(&mut registry);
         self.http_metrics.register(&mut registry);
         registry
     }
-}
 
-/// Fails when the settings name a key or a token that can't be used: that is said before anything is opened.
-fn check_secrets(effective: &Effective) -> anyhow::Result<()> {
-    let config = &effective.config;
-    let wrong = |key: &str, what: String| UsageError(format!("{}: {key}: {what}", effective.origin(key)));
-    let key = &config.waku.node.key;
-    key.check(&config.server.data_dir).map_err(|what| wrong("waku.node.key", what))?;
-    read_token(config.token_file()).map_err(|error| wrong(config.token_key(), format!("{error:#}")))?;
-    Ok(())
+    /// Logs where the server is, for people, and writes it to stdout, for scripts. Where both are one, as on a terminal, each
+    /// address stands there once.
+    fn announce(&self, addresses: &[(Listener, SocketAddr)]) {
+        info!(version = VERSION, "serving");
+        let is_one = logging::is_stdout();
+        // A server whose stdout is closed has nobody to write to, and serves all the same.
+        let mut out = std::io::stdout().lock();
+        for door in self.doors {
+            let _ = door.announce(addresses, is_one, &mut out);
+        }
+        for (kind, address) in addresses {
+            let url = self.config().url(*kind, *address);
+            let whom = match kind {
+                Listener::Rest => continue, // its door has done that
+                Listener::Operate => {
+                    if !is_one {
+                        info!(url, "console and administration");
+                    }
+                    "operators"
+                }
+                Listener::Public => {
+                    public::announce(&self.config().public, *address, is_one);
+                    "users"
+                }
+            };
+            let _ = writeln!(out, "listening for {whom} on {url}");
+        }
+    }
 }
 
 /// The token of operators: the first line of its file. Without a file there is none.
@@ -509,84 +385,6 @@ pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     let text = secrets::read("token", file)?;
     let token = Token::new(&text).with_context(|| format!("can't use the token in {}", file.display()))?;
     Ok(Some(token))
-}
-
-fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Result<NodeConfig> {
-    check_ports(config)?;
-    let (waku, node) = (&config.waku, &config.waku.node);
-    Ok(NodeConfig {
-        key: node.key.load(&config.server.data_dir)?,
-        listen: node.listen(),
-        certificates: certificates.websocket.clone(),
-        external_addresses: node.external_addresses.iter().map(Into::into).collect(),
-        static_peers: node.static_peers.iter().map(Into::into).collect(),
-        reserved_peers: Vec::new(),
-        relay: waku.protocols.relay.then(|| waku.relay_topics()),
-        max_message_bytes: waku.max_message_bytes.get(),
-        limits: (&waku.limits).into(),
-        agent: format!("restante/{VERSION}"),
-    })
-}
-
-/// Logs where the server is, for people, and writes it to stdout, for scripts. Where both are one, as on a terminal, each
-/// address stands there once.
-fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer, waku: &Waku) {
-    info!(version = VERSION, archive = %config.archive_url(), "serving");
-    announce_archive(config);
-    let is_one = logging::is_stdout();
-    // A server whose stdout is closed has nobody to write to, and serves all the same.
-    let mut out = std::io::stdout().lock();
-    for (kind, address) in addresses {
-        let url = config.url(*kind, *address);
-        if *kind == Listener::Operate {
-            if !is_one {
-                info!(url, "console and administration");
-            }
-            let _ = writeln!(out, "listening for operators on {url}");
-            continue;
-        }
-        announce_rest(config, *address, &url, offer, is_one);
-        let _ = writeln!(out, "listening on {url}");
-    }
-    let Some(node) = &waku.node else { return };
-    for address in node.addresses() {
-        if !is_one {
-            info!(%address, "Waku node");
-        }
-        let _ = writeln!(out, "listening on {address}");
-    }
-    if node.is_relay() && node.topics().is_empty() {
-        let advice = "name the cluster with --cluster-id, or subscribe to pubsub topics by REST";
-        warn!(advice, "no cluster is named, so nothing is relayed yet");
-    }
-}
-
-fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, is_one: bool) {
-    match (offer.console, is_one) {
-        (true, false) => info!(url = %format!("{url}/console"), "REST and console"),
-        (true, true) => info!(path = "/console", "console"),
-        (false, false) => info!(url, "REST"),
-        (false, true) => {}
-    }
-    if !address.ip().is_loopback() {
-        warn!("everybody who reaches the REST address can publish and query");
-        if config.rest.admin && config.token_file().as_os_str().is_empty() {
-            warn!("and do what is for operators: set operate.token_file, or leave rest.admin off");
-        }
-    }
-}
-
-fn announce_archive(config: &Config) {
-    if let Some(spool) = config.spool() {
-        info!(folder = %spool.folder.display(), spool.bytes_max, "messages wait in the spool while the archive is away");
-    }
-    if let Some(folder) = config.spool_left_behind() {
-        let advice = "set archive.spool.bytes_max, so that they are stored";
-        warn!(folder = %folder.display(), advice, "messages are left in a spool that is switched off");
-    }
-    if let Some(tandem) = config.tandem() {
-        info!(second = %tandem.url, "a second archive follows");
-    }
 }
 
 #[cfg(test)]

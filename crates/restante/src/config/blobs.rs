@@ -3,9 +3,10 @@
 use std::{num::NonZero, path::Path};
 
 use restante_blobs::{EngineUrl, FilesConfig};
+use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
-use super::{schema::nonzero, words};
+use super::words;
 
 const SWEEP_INTERVAL_SECONDS: u64 = 86_400;
 /// A day: a draft whose attachments were uploaded in the morning is sent in the evening.
@@ -23,25 +24,17 @@ pub(crate) struct Blobs {
     pub(crate) blob_bytes_max: NonZero<u64>,
     pub(crate) sweep_interval_seconds: NonZero<u64>,
     pub(crate) sweep_grace_seconds: NonZero<u64>,
-    pub(crate) files: BlobsFiles,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BlobsFiles {
-    /// 0 for a file of its own for each blob.
-    pub(crate) packed_bytes_max: u64,
-    pub(crate) pack_bytes: NonZero<u64>,
+    pub(crate) files: FilesConfig,
 }
 
 impl Blobs {
     /// The place of the blobs, with the default filled in.
-    pub(super) fn url(&self, data_dir: &Path) -> EngineUrl {
+    pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Files(data_dir.join("blobs")))
     }
 
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
-    pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if self.sweep_grace_seconds.get() < SWEEP_GRACE_SECONDS_MIN {
             let what = format!(
                 "who has uploaded a blob may refer to it for an hour (RFC 8620): set at least {SWEEP_GRACE_SECONDS_MIN}"
@@ -61,23 +54,10 @@ impl Default for Blobs {
         let config = restante_blobs::Config::new(EngineUrl::Memory);
         Self {
             url: None,
-            blob_bytes_max: nonzero(config.blob_bytes_max),
-            sweep_interval_seconds: nonzero(SWEEP_INTERVAL_SECONDS),
-            sweep_grace_seconds: nonzero(SWEEP_GRACE_SECONDS),
-            files: BlobsFiles::default(),
+            blob_bytes_max: config.blob_bytes_max,
+            sweep_interval_seconds: nonzero!(SWEEP_INTERVAL_SECONDS),
+            sweep_grace_seconds: nonzero!(SWEEP_GRACE_SECONDS),
+            files: config.files,
         }
-    }
-}
-
-impl Default for BlobsFiles {
-    fn default() -> Self {
-        let FilesConfig { packed_bytes_max, pack_bytes } = FilesConfig::default();
-        Self { packed_bytes_max, pack_bytes: nonzero(pack_bytes) }
-    }
-}
-
-impl From<&BlobsFiles> for FilesConfig {
-    fn from(files: &BlobsFiles) -> Self {
-        Self { packed_bytes_max: files.packed_bytes_max, pack_bytes: files.pack_bytes.get() }
     }
 }

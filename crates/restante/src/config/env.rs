@@ -3,6 +3,7 @@
 use toml::Value;
 
 use super::{ConfigError, Effective, Origin, Setting, nearest};
+use crate::doors;
 
 const PREFIX: &str = "RESTANTE_";
 /// Two underscores stand for the dot, since names have single ones.
@@ -23,6 +24,9 @@ pub(super) fn read(
         }
         let key = rest.to_ascii_lowercase().replace(SEPARATOR, ".");
         let Some(known) = effective.value(&key) else {
+            if let Some(feature) = effective.feature_without(&key) {
+                return Err(ConfigError(format!("environment {name}: {}", doors::built_without(feature))));
+            }
             return Err(unknown(&name, effective));
         };
         let value = read_like(known, &text);

@@ -3,20 +3,31 @@
 //! Every source becomes a list of [`Setting`]s: a dotted key, a value and where it stands. They are laid over the
 //! defaults one after the other, and each is checked as it is laid, so that an error names the place that is wrong.
 
+#[cfg(feature = "waku")]
 mod address;
+#[cfg(feature = "waku")]
+mod archive;
+#[cfg(feature = "mail")]
 mod blobs;
 mod env;
 mod file;
 mod flags;
+#[cfg(feature = "mail")]
+mod mail_flags;
 mod nearest;
+#[cfg(feature = "waku")]
 mod node_key;
-mod origin;
 mod plain;
+#[cfg(feature = "mail")]
 mod records;
+#[cfg(feature = "waku")]
+mod rest;
 mod schema;
 mod sessions;
 mod tls;
+#[cfg(feature = "waku")]
 mod waku;
+#[cfg(feature = "waku")]
 mod waku_flags;
 mod words;
 
@@ -29,10 +40,17 @@ use std::{
 use serde::Deserialize;
 use toml::Value;
 
-pub(crate) use flags::{ArchiveFlags, DataFlags, RecordsFlags, ServeFlags};
+use crate::doors::{self, DOORS};
+
+#[cfg(feature = "waku")]
+pub(crate) use archive::Archive as ArchiveSection;
+pub(crate) use flags::{DataFlags, ServeFlags};
+#[cfg(feature = "mail")]
+pub(crate) use mail_flags::RecordsFlags;
 pub(crate) use plain::argument as plain_argument;
-pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
-pub(crate) use waku::Waku as WakuSection;
+pub(crate) use schema::{Config, LogFormat};
+#[cfg(feature = "waku")]
+pub(crate) use waku_flags::ArchiveFlags;
 pub(crate) use words::LogFilter;
 
 /// The file that is read when it is there and no other is named.
@@ -125,15 +143,11 @@ impl Effective {
     /// The same to be shown to people: without the passwords that URLs may have, and without the node's key. What is shown is
     /// not read again.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
-        let Config { archive, sessions, waku, .. } = &self.config;
+        let config = &self.config;
         self.iter().map(|(key, value, origin)| {
-            let without_secret = match key {
-                "archive.url" => archive.url.as_ref().map(ToString::to_string),
-                "archive.tandem" => archive.tandem.as_ref().map(ToString::to_string),
-                "sessions.url" => Some(sessions.url.to_string()),
-                "waku.node.key" => Some(waku.node.key.to_string()),
-                _ => None,
-            };
+            let of_sessions = (key == "sessions.url").then(|| config.sessions.url.to_string());
+            let of_door = || DOORS.iter().find_map(|door| door.without_secret(config, key));
+            let without_secret = of_sessions.or_else(of_door);
             (key, without_secret.map_or_else(|| value.clone(), Value::String), origin)
         })
     }
@@ -143,15 +157,14 @@ impl Effective {
         self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
-    /// Whether somebody has set a key, wherever that was.
+    /// Whether a key was set. A default in a file does not count: the shipped file lists all of them, and a server without it must
+    /// behave the same.
     pub(crate) fn is_set(&self, key: &str) -> bool {
-        *self.origin(key) != Origin::Default
-    }
-
-    /// Whether a secret stands on the command line, where everybody on the machine can read it.
-    pub(crate) fn has_secret_flag(&self) -> bool {
-        let is_flag = matches!(self.values.get("waku.node.key"), Some((_, Origin::Flag(_))));
-        is_flag && self.config.waku.node.key.is_secret()
+        match self.origin(key) {
+            Origin::Default => false,
+            Origin::File { .. } => self.value(key) != Self::defaults().value(key),
+            Origin::Environment(_) | Origin::Flag(_) => true,
+        }
     }
 
     /// The value in force of a known key.
@@ -163,6 +176,12 @@ impl Effective {
         self.values.keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
     }
 
+    /// The feature that would bring the section of a key, when this binary was built without it.
+    fn feature_without(&self, key: &str) -> Option<&'static str> {
+        let section = key.split('.').next().unwrap_or_default();
+        if self.is_section(section) { None } else { doors::feature_of_section(section) }
+    }
+
     /// Lays one setting over what is there.
     fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
         let Setting { key, value, origin } = setting;
@@ -170,6 +189,9 @@ impl Effective {
             return Err(ConfigError(format!("{origin}: '{key}' is a section and takes no value")));
         }
         let Some(place) = self.values.get_mut(&key) else {
+            if let Some(feature) = self.feature_without(&key) {
+                return Err(ConfigError(format!("{origin}: '{key}': {}", doors::built_without(feature))));
+            }
             let hint = nearest::hint(&key, self.values.keys().map(String::as_str));
             return Err(ConfigError(format!("{origin}: there is no setting '{key}'{hint}")));
         };

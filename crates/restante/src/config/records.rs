@@ -1,11 +1,12 @@
-//! The settings of records: where they are, and how long what was destroyed is remembered.
+//! The settings of records: where they are, and how long destroyed records are remembered.
 
 use std::{num::NonZero, path::Path};
 
+use restante_core::nonzero;
 use restante_records::{EngineUrl, LmdbConfig};
 use serde::{Deserialize, Serialize};
 
-use super::{schema::nonzero, words};
+use super::words;
 
 /// Two months. A tombstone takes a few tens of bytes, and a client that was away for longer can read everything anew.
 const KEEP_DESTROYED_SECONDS: u64 = 60 * 86_400;
@@ -19,20 +20,12 @@ pub(crate) struct Records {
     pub(crate) url: Option<EngineUrl>,
     pub(crate) keep_destroyed_seconds: NonZero<u64>,
     pub(crate) clean_interval_seconds: NonZero<u64>,
-    pub(crate) lmdb: RecordsLmdb,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RecordsLmdb {
-    /// 0 for no commit log.
-    pub(crate) log_bytes: u64,
-    pub(crate) compress: bool,
+    pub(crate) lmdb: LmdbConfig,
 }
 
 impl Records {
     /// The place of the records, with the default filled in.
-    pub(super) fn url(&self, data_dir: &Path) -> EngineUrl {
+    pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Lmdb(data_dir.join("records")))
     }
 }
@@ -41,22 +34,9 @@ impl Default for Records {
     fn default() -> Self {
         Self {
             url: None,
-            keep_destroyed_seconds: nonzero(KEEP_DESTROYED_SECONDS),
-            clean_interval_seconds: nonzero(CLEAN_INTERVAL_SECONDS),
-            lmdb: RecordsLmdb::default(),
+            keep_destroyed_seconds: nonzero!(KEEP_DESTROYED_SECONDS),
+            clean_interval_seconds: nonzero!(CLEAN_INTERVAL_SECONDS),
+            lmdb: LmdbConfig::default(),
         }
-    }
-}
-
-impl Default for RecordsLmdb {
-    fn default() -> Self {
-        let LmdbConfig { log_bytes, is_compressed } = LmdbConfig::default();
-        Self { log_bytes, compress: is_compressed }
-    }
-}
-
-impl From<&RecordsLmdb> for LmdbConfig {
-    fn from(lmdb: &RecordsLmdb) -> Self {
-        Self { log_bytes: lmdb.log_bytes, is_compressed: lmdb.compress }
     }
 }

@@ -27,60 +27,13 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
     let text = include_str!("../../../../restante.toml");
     let effective = set(text, &[]).unwrap();
     assert_eq!(effective.config, Config::default());
+    let set: Vec<&str> = effective.iter().map(|(key, ..)| key).filter(|key| effective.is_set(key)).collect();
+    assert_eq!(set, Vec::<&str>::new(), "a server without the file behaves the same");
 
     let in_file = file::parse(text, Path::new("restante.toml")).unwrap();
     let in_file: BTreeSet<String> = in_file.into_iter().map(|setting| setting.key).collect();
     let known: BTreeSet<String> = Effective::defaults().values.into_keys().collect();
     assert_eq!(in_file, known);
-}
-
-#[test]
-fn the_engines_and_the_doors_defaults_are_ours() {
-    let log = restante_archive::LogConfig::from(&Config::default().archive.log);
-    assert_eq!(log, restante_archive::LogConfig::default());
-    let archive = Config::default().archive;
-    let sqlite = restante_archive::SqliteConfig::from(&archive.sqlite);
-    assert_eq!(sqlite, restante_archive::SqliteConfig::default());
-    let postgres = restante_archive::PostgresConfig::from(&archive.postgres);
-    assert_eq!(postgres, restante_archive::PostgresConfig::default());
-    let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
-    assert_eq!(rest, restante_waku::rest::RestConfig::default());
-
-    let records = restante_records::LmdbConfig::from(&Config::default().records.lmdb);
-    assert_eq!(records, restante_records::LmdbConfig::default());
-    let blobs = Config::default().blobs;
-    let files = restante_blobs::FilesConfig::from(&blobs.files);
-    assert_eq!(files, restante_blobs::FilesConfig::default());
-    let theirs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
-    assert_eq!(blobs.blob_bytes_max.get(), theirs.blob_bytes_max);
-
-    let sessions = Config::default().sessions;
-    let hub = restante_sessions::hub::HubConfig::from(&sessions.hub);
-    assert_eq!(hub, restante_sessions::hub::HubConfig::default());
-    let table = sessions.config();
-    assert_eq!(table.redis, restante_sessions::RedisConfig::default());
-    let theirs = restante_sessions::Config::new(restante_sessions::EngineUrl::Memory);
-    assert_eq!(table.sessions_per_user_max, theirs.sessions_per_user_max);
-    assert_eq!(table.url, theirs.url);
-
-    let waku = Config::default().waku;
-    assert_eq!(waku.rules(), restante_waku::validate::Rules::default());
-    assert_eq!(restante_waku::Services::from(&waku.protocols), restante_waku::Services::default());
-    let limits = restante_waku::node::NodeLimits::from(&waku.limits);
-    assert_eq!(limits, restante_waku::node::NodeLimits::default());
-    let handover = restante_waku::intake::HandoverConfig::from(&waku.handover);
-    assert_eq!(handover, restante_waku::intake::HandoverConfig::default());
-    let rates = restante_waku::rates::RateLimits::from(&waku.rates);
-    assert_eq!(rates, restante_waku::rates::RateLimits::default());
-    let filter = restante_waku::filter::FilterConfig::from(&waku.filter);
-    assert_eq!(filter, restante_waku::filter::FilterConfig::default());
-    let lightpush = restante_waku::lightpush::LightPushConfig::from(&waku.lightpush);
-    assert_eq!(lightpush, restante_waku::lightpush::LightPushConfig::default());
-    let peer_exchange = restante_waku::peer_exchange::PeerExchangeConfig::from(&waku.peer_exchange);
-    assert_eq!(peer_exchange, restante_waku::peer_exchange::PeerExchangeConfig::default());
-    let sync = waku.sync.config(Path::new("data"), restante_archive::Retention::default());
-    let sync = restante_waku::sync::SyncConfig { online_file: None, ..sync };
-    assert_eq!(sync, restante_waku::sync::SyncConfig::default());
 }
 
 #[test]
@@ -93,7 +46,7 @@ fn stronger_sources_win_and_origins_are_kept() {
         .unwrap();
 
     assert_eq!(effective.config.rest.port, 2);
-    assert_eq!(effective.config.waku.cluster_id, Some(16));
+    assert_eq!(effective.config.waku.rules.cluster_id, Some(16));
     let origin = |key: &str| effective.values[key].1.to_string();
     assert_eq!(origin("rest.address"), "some.toml:3");
     assert_eq!(origin("rest.port"), "environment RESTANTE_REST__PORT");
@@ -102,12 +55,21 @@ fn stronger_sources_win_and_origins_are_kept() {
 }
 
 #[test]
+fn a_default_counts_as_set_where_it_is_not_in_a_file() {
+    let of_file = |text: &str| set(text, &[]).unwrap().is_set("rest.port");
+    assert!(!of_file("") && !of_file("rest.port = 8645") && of_file("rest.port = 9000"));
+    assert!(set("", &[("RESTANTE_REST__PORT", "8645")]).unwrap().is_set("rest.port"));
+}
+
+#[test]
 fn every_key_can_be_set_by_its_variable() {
     let effective = Effective::defaults();
     for (key, value, _) in effective.iter() {
         let text = match value {
             Value::String(text) => text.clone(),
-            Value::Array(_) => String::new(),
+            Value::Array(items) => {
+                items.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(",")
+            }
             other => other.to_string(),
         };
         let name = env::variable(key);
@@ -120,7 +82,7 @@ fn every_key_can_be_set_by_its_variable() {
 #[test]
 fn lists_are_written_with_commas_in_the_environment() {
     let variables = [("RESTANTE_WAKU__SHARDS", "0, 3"), ("RESTANTE_WAKU__CLUSTER_ID", "1")];
-    assert_eq!(set("", &variables).unwrap().config.waku.shards, [0, 3]);
+    assert_eq!(set("", &variables).unwrap().config.waku.rules.shards, [0, 3]);
 }
 
 #[test]
@@ -149,21 +111,64 @@ fn variables_of_others_are_left_alone() {
     assert_eq!(set("", &variables).unwrap().config, Config::default());
 }
 
+/// Checks files of settings, each with the beginning of the error that it leads to.
+fn assert_errors(files: &[(&str, &str)]) {
+    for (file, expected) in files {
+        let error = error(file, &[]);
+        assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
+    }
+}
+
 #[test]
 fn wrong_values_name_the_key_and_the_place() {
-    for (file, expected) in [
+    assert_errors(&[
         ("rest.port = 70000", "some.toml:1: rest.port: it must be a whole number"),
         ("rest.port = \"http\"", "some.toml:1: rest.port: it must be a whole number"),
         ("rest.address = \"localhost\"", "some.toml:1: rest.address: it must be an IP address"),
         ("server.grace_seconds = 0", "some.toml:1: server.grace_seconds: it must be a whole number"),
+        (
+            "rest.enabled = false\nwaku.node.enabled = false\nmail.enabled = false",
+            "some.toml:1: rest.enabled: a server has a door",
+        ),
+        (
+            "rest.live_origins = [\"chat.example\"]",
+            "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
+        ),
+        (
+            "operate.listen = \"0.0.0.0:8646\"",
+            "some.toml:1: operate.listen: beyond loopback operators need a token",
+        ),
+        (
+            "operate.listen = \"127.0.0.1:8645\"",
+            "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
+        ),
+        ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
+        ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
+        ("\n[rest\n", "some.toml:2: "),
+        ("a = 1\na = 2", "some.toml:2: duplicate key"),
+        (
+            "rest.requests_max = 0",
+            "some.toml:1: rest.requests_max: it must be a whole number of at least 1, and is 0",
+        ),
+        ("rest.console = \"on\"", "some.toml:1: rest.console: it must be one of auto, off, and is \"on\""),
+        ("rest.hosts = [\"a:1\"]", "some.toml:1: rest.hosts: 'a:1' is no host"),
+    ]);
+    let error = error("", &[("RESTANTE_REST__PORT", "http")]);
+    assert!(
+        error.starts_with(
+            "environment RESTANTE_REST__PORT: rest.port: it must be a whole number from 0 to 65535"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_values_of_roles_name_the_key_and_the_place() {
+    assert_errors(&[
         ("archive.url = \"tape:1\"", "some.toml:1: archive.url: archive URL 'tape:1' is not understood"),
         (
             "archive.retention = \"age:1\"",
             "some.toml:1: archive.retention: retention rule 'age:1' is not understood",
-        ),
-        (
-            "waku.cluster_id = 65536",
-            "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
         ),
         (
             "archive.tandem = \"log:data/archive\"",
@@ -172,6 +177,52 @@ fn wrong_values_name_the_key_and_the_place() {
         (
             "archive.tandem = \"memory:\"\narchive.spool.bytes_max = 0",
             "some.toml:1: archive.tandem: what the second archive does not have yet waits in a spool",
+        ),
+        ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
+        (
+            "records.url = \"log:data\"",
+            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory: or lmdb:<folder>",
+        ),
+        (
+            "blobs.url = \"lmdb:data\"",
+            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+        ),
+        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
+        (
+            "blobs.sweep_grace_seconds = 3599",
+            "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
+        ),
+        (
+            "blobs.files.pack_bytes = 1000",
+            "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
+        ),
+        ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
+        (
+            "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
+            "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
+        ),
+        ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
+        (
+            "archive.log.segment_bytes = 0",
+            "some.toml:1: archive.log.segment_bytes: it must be a whole number of at least 1, and is 0",
+        ),
+        (
+            "archive.postgres.read_connections = 0",
+            "some.toml:1: archive.postgres.read_connections: it must be a whole number of at least 1, and is 0",
+        ),
+        (
+            "sessions.redis.timeout_ms = \"long\"",
+            "some.toml:1: sessions.redis.timeout_ms: it must be a whole number of at least 1, and is \"long\"",
+        ),
+    ]);
+}
+
+#[test]
+fn wrong_values_of_the_waku_door_name_the_key_and_the_place() {
+    assert_errors(&[
+        (
+            "waku.cluster_id = 65536",
+            "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
         ),
         ("waku.shards = [1]", "some.toml:1: waku.shards: a shard belongs to a cluster"),
         (
@@ -199,58 +250,39 @@ fn wrong_values_name_the_key_and_the_place() {
             "some.toml:1: waku.node.key: a node key has 64",
         ),
         ("waku.rates.store = \"many\"", "some.toml:1: waku.rates.store: not a rate: \"many\""),
-        ("rest.enabled = false\nwaku.node.enabled = false", "some.toml:1: rest.enabled: a server has a door"),
-        ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
         (
-            "rest.live_origins = [\"chat.example\"]",
-            "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
+            "waku.max_message_bytes = 0",
+            "some.toml:1: waku.max_message_bytes: it must be a whole number of at least 1, and is 0",
         ),
         (
-            "records.url = \"log:data\"",
-            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory: or lmdb:<folder>",
+            "waku.shards = [70000]",
+            "some.toml:1: waku.shards: it must be a whole number from 0 to 65535, and is 70000",
+        ),
+        ("waku.protocols.store = 1", "some.toml:1: waku.protocols.store: it must be true or false, and is 1"),
+        (
+            "waku.limits.idle_timeout_seconds = 0",
+            "some.toml:1: waku.limits.idle_timeout_seconds: it must be a whole number of at least 1, and is 0",
+        ),
+    ]);
+}
+
+#[test]
+fn wrong_settings_of_the_public_listener_are_named() {
+    for (file, expected) in [
+        (
+            "public.listen = [\"127.0.0.1:443\", \"0.0.0.0:8646\"]",
+            "some.toml:1: public.listen: 8646 is the port of operate.listen, too",
         ),
         (
-            "blobs.url = \"lmdb:data\"",
-            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+            "public.listen = \"localhost:443\"",
+            "some.toml:1: public.listen: expected an IP address with a port",
         ),
-        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
-        (
-            "blobs.sweep_grace_seconds = 3599",
-            "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
-        ),
-        (
-            "blobs.files.pack_bytes = 1000",
-            "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
-        ),
-        ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
-        (
-            "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
-            "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
-        ),
-        ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
-        (
-            "operate.listen = \"0.0.0.0:8646\"",
-            "some.toml:1: operate.listen: beyond loopback operators need a token",
-        ),
-        (
-            "operate.listen = \"127.0.0.1:8645\"",
-            "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
-        ),
-        ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
-        ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
-        ("\n[rest\n", "some.toml:2: "),
-        ("a = 1\na = 2", "some.toml:2: duplicate key"),
+        ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
+        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
     ] {
         let error = error(file, &[]);
-        assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
+        assert!(error.starts_with(expected), "{file}: {error}");
     }
-    let error = error("", &[("RESTANTE_REST__PORT", "http")]);
-    assert!(
-        error.starts_with(
-            "environment RESTANTE_REST__PORT: rest.port: it must be a whole number from 0 to 65535"
-        ),
-        "{error}"
-    );
 }
 
 #[test]
@@ -275,7 +307,7 @@ fn an_archive_on_a_network_has_a_spool_and_others_when_it_is_asked_for() {
     assert_eq!(spool(""), None);
     let asked_for = spool("spool = { dir = \"elsewhere\", bytes_max = 5, timeout_ms = 7 }").unwrap();
     assert_eq!(asked_for.folder, Path::new("elsewhere/archive"));
-    assert_eq!((asked_for.bytes_max, asked_for.timeout_ms), (5, 7));
+    assert_eq!((asked_for.bytes_max, asked_for.timeout_ms.get()), (5, 7));
 
     // What was left by an engine that was replaced is not forgotten.
     std::fs::create_dir_all(folder.path().join("spool/archive/00000001")).unwrap();

@@ -22,8 +22,8 @@ impl Tls {
             .collect()
     }
 
-    /// What is wrong with the lists, and the key to blame.
-    pub(super) fn contradiction(&self, is_needed: bool) -> Option<(&'static str, String)> {
+    /// What is wrong with the lists, and the key to blame: `needed_by` is one that needs a certificate.
+    pub(super) fn contradiction(&self, needed_by: Option<&'static str>) -> Option<(&'static str, String)> {
         let (certificates, keys) = (self.certificate_files.len(), self.certificate_key_files.len());
         if certificates != keys {
             let what = format!(
@@ -32,9 +32,7 @@ impl Tls {
             );
             return Some(("tls.certificate_files", what));
         }
-        let is_missing = is_needed && certificates == 0;
-        is_missing.then(|| {
-            ("rest.tls", "TLS needs a certificate: set tls.certificate_files and its keys".to_owned())
-        })
+        let what = "TLS needs a certificate: set tls.certificate_files and its keys";
+        needed_by.filter(|_| certificates == 0).map(|key| (key, what.to_owned()))
     }
 }

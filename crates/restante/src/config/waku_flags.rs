@@ -1,95 +1,206 @@
-//! Flags of the Waku node, with nwaku's names.
+//! Flags of the Waku door, most with nwaku's names.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueHint};
 use restante_waku::rates::{RateEntry, RateLimits, RatedService};
 use toml::Value;
 
 use super::{
-    Setting,
-    flags::{number, setting, text},
+    ConfigError, Effective, Setting,
+    flags::{FolderFlags, setting, text},
 };
+
+/// Which archive, and which configuration file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ArchiveFlags {
+    #[command(flatten)]
+    folder: FolderFlags,
+    #[command(flatten)]
+    archive: ArchiveFlag,
+}
+
+/// Where the archive is.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct ArchiveFlag {
+    /// Use this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or memory:
+    /// [default: log:<data>/archive]
+    #[arg(long, value_name = "URL", alias = "store-message-db-url")]
+    archive: Option<String>,
+}
+
+impl ArchiveFlags {
+    /// No flags but a configuration file, for commands that name their archives in another way.
+    pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
+        Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
+    }
+
+    /// The settings in force for a command with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        self.folder.load([self.folder.settings(), self.archive.settings()].concat())
+    }
+}
+
+impl ArchiveFlag {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        text("archive.url", "--archive", self.archive.clone()).into_iter().collect()
+    }
+}
+
+/// Flags of a server with the Waku door.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct WakuFlags {
+    /// Serve REST; --rest=false switches it off [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest: Option<bool>,
+    /// Listen for REST on this IP address [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    rest_address: Option<IpAddr>,
+    /// Listen for REST on this port; 0 selects a free one [default: 8645]
+    #[arg(long, value_name = "PORT")]
+    rest_port: Option<u16>,
+    /// Serve the paths below /admin on REST, too [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest_admin: Option<bool>,
+    /// Require the token in this file for the console and for /admin, from all addresses [default: none]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    rest_token_file: Option<String>,
+    /// Keep this many messages of each subscribed topic for REST [default: 50]
+    #[arg(long, value_name = "N")]
+    rest_relay_cache_capacity: Option<u32>,
+    /// Accept messages of this cluster only [default: any]
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<u16>,
+    /// Accept messages of this shard only; may be repeated [default: all of the cluster]
+    #[arg(long, value_name = "SHARD")]
+    shard: Vec<u16>,
+    /// Number of shards for autosharding [default: 8]
+    #[arg(long, value_name = "N")]
+    num_shards_in_network: Option<u16>,
+    /// The largest accepted message: bytes, or with a unit as in 150KiB [default: 150KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    max_msg_size: Option<u64>,
+    /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
+    #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
+    retention: Option<String>,
+    /// Store messages in a second archive too, to move there: a URL as for --archive [default: none]
+    #[arg(long, value_name = "URL")]
+    tandem: Option<String>,
+    #[command(flatten)]
+    node: NodeFlags,
+}
+
+impl WakuFlags {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
+        let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
+        // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
+        let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let own = [
+            text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
+            number("rest.port", "--rest-port", self.rest_port.map(i64::from)),
+            switch("rest.enabled", "--rest", self.rest),
+            switch("rest.admin", "--rest-admin", self.rest_admin),
+            text("rest.token_file", "--rest-token-file", self.rest_token_file.clone()),
+            number(
+                "rest.relay_cache_messages",
+                "--rest-relay-cache-capacity",
+                self.rest_relay_cache_capacity.map(i64::from),
+            ),
+            number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
+            setting("waku.shards", "--shard", shards),
+            number(
+                "waku.shards_in_network",
+                "--num-shards-in-network",
+                self.num_shards_in_network.map(i64::from),
+            ),
+            number("waku.max_message_bytes", "--max-msg-size", size),
+            text("archive.retention", "--retention", self.retention.clone()),
+            text("archive.tandem", "--tandem", self.tandem.clone()),
+        ];
+        own.into_iter().flatten().chain(self.node.settings()).collect()
+    }
+}
 
 /// Flags of the Waku node.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Waku node")]
-pub(crate) struct WakuFlags {
-    /// Relay messages, unless it is --relay=false [default: true]
+struct NodeFlags {
+    /// Relay messages; --relay=false switches it off [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     relay: Option<bool>,
-    /// Answer history queries of peers; messages are kept without it too [default: true]
+    /// Answer history queries of peers; without it messages are still kept [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     store: Option<bool>,
-    /// Push messages to peers that subscribe to them [default: true]
+    /// Push messages to subscribed peers [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     filter: Option<bool>,
     /// Publish messages for peers that don't relay themselves [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     lightpush: Option<bool>,
-    /// Tell peers of other peers [default: true]
+    /// Send addresses of other peers to peers [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     peer_exchange: Option<bool>,
     /// Listen for peers on this IP address [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen_address: Option<IpAddr>,
-    /// Listen for peers on this TCP port; 0 picks a free one [default: 60000]
+    /// Listen for peers on this TCP port; 0 selects a free one [default: 60000]
     #[arg(long, value_name = "PORT")]
     tcp_port: Option<u16>,
     /// Listen for WebSockets, too [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     websocket_support: Option<bool>,
-    /// Listen for WebSockets on this port; 0 picks a free one [default: 8000]
+    /// Listen for WebSockets on this port; 0 selects a free one [default: 8000]
     #[arg(long, value_name = "PORT")]
     websocket_port: Option<u16>,
     /// Listen for secure WebSockets in place of plain ones [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     websocket_secure_support: Option<bool>,
-    /// The certificate of secure WebSockets and those that vouch for it, as a PEM file
+    /// The certificate of secure WebSockets with its chain, as a PEM file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     websocket_secure_cert_path: Option<String>,
     /// The certificate's private key, as a PEM file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     websocket_secure_key_path: Option<String>,
-    /// A file with the node's key, below the data folder and made when it is not there, or the key's 64 hex digits: but
-    /// everybody on the machine sees what is on a command line [default: node.key]
+    /// A file with the node's key, in the data folder and created if missing; or the key's 64 hex digits, which everybody
+    /// on the machine can read there [default: node.key]
     #[arg(long, value_name = "FILE|KEY", value_hint = ValueHint::FilePath)]
     nodekey: Option<String>,
-    /// Always hold a connection to this peer, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    /// Keep a connection to this peer, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     staticnode: Vec<String>,
-    /// Tell peers that the node is reached by this address; may be repeated
+    /// Announce this address of the node to peers; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     ext_multiaddr: Vec<String>,
-    /// Hold at most so many connections [default: 1000]
+    /// Most connections [default: 1000]
     #[arg(long, value_name = "N")]
     max_connections: Option<u32>,
-    /// Serve so many filter subscribers [default: 1000]
+    /// Most filter subscribers [default: 1000]
     #[arg(long, value_name = "N")]
     filter_max_peers_to_serve: Option<u32>,
-    /// Let a filter subscriber want so many pairs of topics [default: 1000]
+    /// Most pairs of topics of one filter subscriber [default: 1000]
     #[arg(long, value_name = "N")]
     filter_max_criteria: Option<u32>,
-    /// Forget a filter subscriber that was not heard of for so long [default: 300]
+    /// Remove a filter subscriber that sent nothing for this time [default: 300]
     #[arg(long, value_name = "SECONDS")]
     filter_subscription_timeout: Option<u32>,
-    /// Ask this store node for what was missed, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    /// Fetch missed messages from this store node, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     storenode: Vec<String>,
-    /// Ask again after so long [default: 300]
+    /// Time between two runs of store sync [default: 300]
     #[arg(long, value_name = "SECONDS")]
     store_sync_interval: Option<u32>,
-    /// Ask for messages that are at most so old [default: 3600]
+    /// Largest age of messages that store sync fetches [default: 3600]
     #[arg(long, value_name = "SECONDS")]
     store_sync_range: Option<u32>,
     /// How often a peer may ask: [<service>:]<requests>/<period>, as in store:150/1s, of the services store, filter,
-    /// lightpush and px; may be repeated [default: as often as it likes]
+    /// lightpush and px; may be repeated [default: no limit]
     #[arg(long, value_name = "RATE")]
     rate_limit: Vec<RateEntry>,
 }
 
-impl WakuFlags {
-    pub(super) fn settings(&self) -> Vec<Setting> {
+impl NodeFlags {
+    fn settings(&self) -> Vec<Setting> {
         let settings = [
             switch("waku.protocols.relay", "--relay", self.relay),
             switch("waku.protocols.store", "--store", self.store),
@@ -154,7 +265,11 @@ impl WakuFlags {
     }
 }
 
-pub(super) fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
+fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Integer))
+}
+
+fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
     setting(key, flag, value.map(Value::Boolean))
 }
 
@@ -164,13 +279,44 @@ fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
     setting(key, flag, (!values.is_empty()).then_some(Value::Array(values)))
 }
 
+/// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
+///
+/// nwaku's `--max-msg-size` takes the binary units.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        _ => return Err(format!("'{text}' is no size: use bytes, or a unit as in 150KiB, 1MiB, 150KB, 1MB")),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.ok_or_else(|| format!("'{text}' is no size: use a whole number, as in 150KiB"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, bytes) in
+            [("153600", 153_600), ("150KiB", 153_600), ("1 MiB", 1 << 20), ("2kb", 2_000), ("3MB", 3_000_000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "1GiBi", "99999999999999999999", "99999999999999999MiB"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
     fn rates(texts: &[&str]) -> Vec<(String, String)> {
         let rate_limit = texts.iter().map(|text| text.parse().unwrap()).collect();
-        let flags = WakuFlags { rate_limit, ..WakuFlags::default() };
+        let flags = NodeFlags { rate_limit, ..NodeFlags::default() };
         let settings = flags.settings().into_iter();
         settings.map(|setting| (setting.key, setting.value.as_str().unwrap().to_owned())).collect()
     }

@@ -2,104 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+pub(super) use restante_core::settings::{text, text_or_empty};
 use tracing_subscriber::EnvFilter;
-
-/// A value written as the text that it displays.
-pub(super) mod text {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?.parse().map_err(Error::custom)
-    }
-}
-
-/// The same, where an empty text stands for none.
-pub(super) mod text_or_empty {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => serializer.collect_str(value),
-            None => serializer.serialize_str(""),
-        }
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let text = String::deserialize(deserializer)?;
-        if text.is_empty() {
-            return Ok(None);
-        }
-        text.parse().map(Some).map_err(Error::custom)
-    }
-}
-
-/// A list of values, each written as the text that it displays.
-pub(super) mod texts {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        values: &[T],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(values.iter().map(ToString::to_string))
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let texts: Vec<String> = Vec::deserialize(deserializer)?;
-        texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
-    }
-}
-
-/// A number of 16 bits, where -1 stands for any.
-pub(super) mod number_or_any {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        value: &Option<u16>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i64(value.map_or(-1, i64::from))
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<u16>, D::Error> {
-        let number = i64::deserialize(deserializer)?;
-        if number == -1 {
-            return Ok(None);
-        }
-        let outside = || Error::custom(format!("{number} is neither -1 (any) nor from 0 to 65535"));
-        u16::try_from(number).map(Some).map_err(|_| outside())
-    }
-}
 
 /// What is logged: a level, or levels for single targets, such as `info,restante_archive=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,40 +52,9 @@ impl fmt::Display for LogFilter {
     }
 }
 
-/// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
-///
-/// nwaku's `--max-msg-size` takes the binary units.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        _ => return Err(format!("'{text}' is no size: use bytes, or a unit as in 150KiB, 1MiB, 150KB, 1MB")),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    bytes.ok_or_else(|| format!("'{text}' is no size: use a whole number, as in 150KiB"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_read_with_their_unit() {
-        for (text, bytes) in
-            [("153600", 153_600), ("150KiB", 153_600), ("1 MiB", 1 << 20), ("2kb", 2_000), ("3MB", 3_000_000)]
-        {
-            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "KiB", "-1", "1.5MiB", "1GiBi", "99999999999999999999", "99999999999999999MiB"] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_word_that_is_no_level_is_refused() {

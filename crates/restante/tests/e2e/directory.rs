@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Said, Server, request, restante, said, say};
+use crate::support::{Said, Server, exchange, request, restante, said, say, wait_until};
 
 /// A folder in which a server was set up, and the password of its account.
 fn set_up() -> (TempDir, String) {
@@ -85,6 +85,10 @@ fn two_commands_make_a_server_with_an_account() {
         aliases.as_array().unwrap().iter().map(|alias| alias["address"].as_str().unwrap()).collect();
     assert_eq!(names, ["abuse@example.org", "postmaster@example.org"]);
     assert_eq!(server.metric("restante_directory_logins_total"), Some(0.0));
+    for args in [&["sessions", "count"][..], &["backup", "backup"]] {
+        let said: Said = with_operators(folder.path(), operators, args).output().unwrap().into();
+        assert_eq!(said.code, 0, "{args:?} needs no token beside that of the settings: {}", said.err);
+    }
     assert_eq!(server.stop().code(), Some(0));
 }
 
@@ -258,4 +262,46 @@ fn a_request_that_is_not_understood_is_refused() {
     assert_eq!(answer.status, 404, "{}", answer.body);
     let answer = post(json!({"by": "x", "operation": {"do": "add_domain", "domain": "example.org"}}));
     assert_eq!((answer.status, answer.body.as_str()), (200, "\"done\""));
+}
+
+#[test]
+fn operators_log_in_with_their_own_password_or_token() {
+    let (guard, password) = set_up();
+    let folder = guard.path();
+    let (server, operators) = serve(folder);
+    let run = |args: &[&str]| -> Said { with_operators(folder, operators, args).output().unwrap().into() };
+    let ask = |authorization: &str| {
+        let head = format!(
+            "GET /admin/v1/operations?limit=1 HTTP/1.1\r\nhost: {operators}\r\nconnection: close\r\n\
+             authorization: {authorization}\r\n\r\n"
+        );
+        exchange(operators, head.as_bytes()).unwrap()
+    };
+    let basic = |password: &str| {
+        let credentials = format!("anna@example.org:{password}");
+        format!("Basic {}", base64_simd::STANDARD.encode_to_string(credentials))
+    };
+    assert_eq!(ask(&basic("something else")).status, 401);
+    assert_eq!(ask(&basic(&password)).status, 200);
+
+    let create = ["token", "create", "anna@example.org", "--name", "console", "--scope", "operate"];
+    let token = run(&create).out;
+    fs::write(folder.join("anna.token"), &token).unwrap();
+    let url = format!("http://{operators}");
+    let by_token = ["--rest", &url, "--token-file", "anna.token"];
+    said(folder, &[&["account", "add", "bert@example.org", "--generate"][..], &by_token].concat());
+    let answer = ask(&format!("Bearer {}", token.trim()));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let shown: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(shown["operations"][0]["who"], "anna@example.org over HTTP", "{shown}");
+    let what = shown["operations"][0]["what"].as_str().unwrap();
+    assert!(what.starts_with("added account bert@example.org"), "{what}");
+
+    let disabled = run(&["account", "disable", "anna@example.org"]);
+    assert_eq!(disabled.code, 0, "{}", disabled.err);
+    wait_until("both log-ins end", || {
+        [basic(&password), format!("Bearer {}", token.trim())].iter().all(|login| ask(login).status == 401)
+    });
+    assert_eq!(run(&["account", "enable", "anna@example.org"]).code, 0, "the server's token goes on");
+    assert_eq!(server.stop().code(), Some(0));
 }

@@ -21,17 +21,19 @@ use futures_util::{
     future::{Ready, join_all, ready},
     io::Cursor,
 };
-use libp2p::{
-    PeerId, Transport,
-    core::{
-        Endpoint, UpgradeInfo,
-        muxing::{StreamMuxer, StreamMuxerEvent},
-        transport::{Boxed, DialOpts, PortUse},
-        upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, Version},
+use restante_waku::{
+    Keypair, Multiaddr,
+    libp2p::{
+        self, PeerId, Transport,
+        core::{
+            Endpoint, UpgradeInfo,
+            muxing::{StreamMuxer, StreamMuxerEvent},
+            transport::{Boxed, DialOpts, PortUse},
+            upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, Version},
+        },
+        noise, tcp, websocket,
     },
-    noise, tcp, websocket,
 };
-use restante_waku::{Keypair, Multiaddr};
 use restante_waku_wire::rpc::store;
 use serde_json::Value;
 

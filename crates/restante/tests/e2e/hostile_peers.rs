@@ -57,7 +57,7 @@ async fn peer() -> Node {
         HandoverConfig::default(),
         metrics.intake.clone(),
     );
-    let (node, unstarted) = Node::new(config, metrics.node.clone()).unwrap();
+    let (node, unstarted) = Node::new(config, metrics.node.clone());
     unstarted.start(Vec::new(), Limiter::default(), intake).await.unwrap();
     node
 }

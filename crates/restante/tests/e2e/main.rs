@@ -11,6 +11,7 @@ mod crash;
 mod data_folder;
 mod database;
 mod directory;
+mod doors;
 mod hostile;
 mod hostile_connections;
 mod hostile_peers;

@@ -208,7 +208,7 @@ fn a_place_that_was_mistyped_is_named_and_not_made() {
         let refused = say(&folder, &[&args[..], &["--data", "elsewhere"]].concat());
         assert_eq!(refused.code, 1);
         let expected =
-            format!("restante: can't open the {place}: there are none: name their place with --data");
+            format!("restante: can't open the {place}: there are none: name their folder with --data");
         assert!(refused.err.starts_with(&expected), "{}", refused.err);
     }
     assert!(!folder.join("elsewhere").exists());

@@ -90,7 +90,10 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        match line.trim().strip_prefix("listening on http://") {
+        let line = line.trim();
+        let address = line.strip_prefix("listening on http://");
+        // A server without REST serves operators alone.
+        match address.or_else(|| line.strip_prefix("listening for operators on http://")) {
             Some(address) => Ok(Self { child, address: address.parse().unwrap() }),
             None => Err(format!("the server does not listen: {line:?}, {}", child.wait().unwrap())),
         }

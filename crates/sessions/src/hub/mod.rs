@@ -16,11 +16,14 @@ mod subscription;
 
 use std::{
     fmt,
+    num::NonZero,
     sync::{Arc, OnceLock, Weak},
 };
 
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::metrics::counter::Counter;
+use restante_core::nonzero;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use event::{Event, Form};
@@ -72,21 +75,26 @@ pub enum TopicMatch {
 }
 
 /// The bounds of the hub.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HubConfig {
     /// Subscribed sessions at once.
-    pub subscriptions_max: usize,
+    pub subscriptions_max: NonZero<usize>,
     /// Bytes of events that wait for all sessions, each event counted once. A quarter of it is reserved for sessions whose queue is
     /// empty. Forms that readers make of events count as well and may exceed it: then new events are refused until they are
     /// freed.
-    pub queued_bytes_max: usize,
+    pub queued_bytes_max: NonZero<usize>,
     /// Bytes of all interests of all sessions; one session may have a 64th part.
-    pub interest_bytes_max: usize,
+    pub interest_bytes_max: NonZero<usize>,
 }
 
 impl Default for HubConfig {
     fn default() -> Self {
-        Self { subscriptions_max: 20_000, queued_bytes_max: 64 << 20, interest_bytes_max: 64 << 20 }
+        Self {
+            subscriptions_max: nonzero!(20_000),
+            queued_bytes_max: nonzero!(64 << 20),
+            interest_bytes_max: nonzero!(64 << 20),
+        }
     }
 }
 
@@ -176,7 +184,7 @@ struct Delivery {
 impl Hub {
     /// An empty hub.
     pub fn new(config: HubConfig, metrics: HubMetrics) -> Self {
-        let budget = MemoryBudget::new(config.queued_bytes_max, metrics.queued_bytes.clone());
+        let budget = MemoryBudget::new(config.queued_bytes_max.get(), metrics.queued_bytes.clone());
         let shared = Shared {
             config,
             budget,
@@ -301,8 +309,8 @@ impl Shared {
     fn join(&self, subscriber: Subscriber) -> Result<Arc<Subscriber>, HubFull> {
         let subscriber = Arc::new(subscriber);
         let mut registry = self.registry.lock();
-        if registry.len() >= self.config.subscriptions_max {
-            return Err(HubFull::Subscriptions(self.config.subscriptions_max));
+        if registry.len() >= self.config.subscriptions_max.get() {
+            return Err(HubFull::Subscriptions(self.config.subscriptions_max.get()));
         }
         let stopping = registry.is_stopping.then_some(Ended::Stopping);
         let ended = registry.take_early(subscriber.id).or(stopping);

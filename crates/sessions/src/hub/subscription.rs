@@ -50,7 +50,7 @@ impl Subscription {
         let bytes: usize = fresh.iter().map(Interest::bytes).sum();
         self.check_limits(&current, fresh.len(), bytes)?;
         let mut index = self.shared.index.write();
-        if index.bytes.saturating_add(bytes) > self.shared.config.interest_bytes_max {
+        if index.bytes.saturating_add(bytes) > self.shared.config.interest_bytes_max.get() {
             return Err(HubFull::Bytes);
         }
         index.bytes += bytes;
@@ -67,7 +67,7 @@ impl Subscription {
     fn check_limits(&self, interests: &Interests, added: usize, bytes: usize) -> Result<(), HubFull> {
         let (count_max, bytes_max) = (
             self.subscriber.config.interests_max,
-            self.shared.config.interest_bytes_max / SUBSCRIPTION_SHARE,
+            self.shared.config.interest_bytes_max.get() / SUBSCRIPTION_SHARE,
         );
         if interests.list.len() + added > count_max {
             return Err(HubFull::Interests(count_max));

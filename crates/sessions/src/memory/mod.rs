@@ -91,7 +91,7 @@ impl Memory {
             map,
             hasher,
             last_us: AtomicU64::new(0),
-            sessions_per_user_max: config.sessions_per_user_max.max(1),
+            sessions_per_user_max: config.sessions_per_user_max.get(),
             clock: config.clock.clone(),
             owner,
             metrics: config.metrics.table.clone(),

@@ -101,7 +101,7 @@ impl Address {
             db: info.redis_settings().db(),
             listening: client(info.clone().set_redis_settings(listening))?,
             requests: client(info.set_redis_settings(requests))?,
-            timeout: Duration::from_millis(config.timeout_ms.max(1)),
+            timeout: Duration::from_millis(config.timeout_ms.get()),
         })
     }
 
@@ -114,13 +114,18 @@ impl Address {
 fn certificates(config: &RedisConfig) -> Result<TlsCertificates, Error> {
     let read =
         |file: &Path| tls::read_pem(file).map_err(|error| Error::invalid(format!("TLS to redis: {error}")));
-    let client_tls = match &config.identity {
-        Some((certificate, key)) => {
-            Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
-        }
-        None => None,
+    let is_named = |file: &Path| !file.as_os_str().is_empty();
+    let RedisConfig { ca_file, certificate_file, certificate_key_file, .. } = config;
+    let client_tls = if is_named(certificate_file) {
+        Some(ClientTlsConfig {
+            client_cert: read(certificate_file)?,
+            client_key: read(certificate_key_file)?,
+        })
+    } else {
+        None
     };
-    Ok(TlsCertificates { client_tls, root_cert: config.ca_file.as_deref().map(read).transpose()? })
+    let root_cert = if is_named(ca_file) { Some(read(ca_file)?) } else { None };
+    Ok(TlsCertificates { client_tls, root_cert })
 }
 
 /// Receives messages from the subscribed channels of a link.
@@ -316,7 +321,7 @@ mod tests {
     #[test]
     fn urls_are_checked_without_showing_their_password() {
         let config = RedisConfig::default();
-        let missing = RedisConfig { ca_file: Some("no/such/ca.pem".into()), ..config.clone() };
+        let missing = RedisConfig { ca_file: "no/such/ca.pem".into(), ..config.clone() };
         for (url, config) in [
             ("redis://:secret@", &config),
             ("rediss://:secret@localhost/0", &missing),

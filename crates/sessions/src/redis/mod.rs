@@ -59,7 +59,7 @@ const NAME_BYTES_MAX: usize = 255;
 pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
     let address = Address::new(url, &config.redis)?;
     let keys = Keys::new(&config.redis.prefix, address.db())?;
-    let lease_ms = config.redis.lease_ms;
+    let lease_ms = config.redis.lease_ms.get();
     if lease_ms < LEASE_MS_MIN {
         return Err(Error::invalid(format!(
             "a lease of {lease_ms} ms is too short: {LEASE_MS_MIN} at least"
@@ -74,7 +74,7 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         token: format!("{:016x}", random()),
         name: cut(&config.node_name).to_owned(),
         lease: Duration::from_millis(lease_ms),
-        sessions_per_user_max: config.sessions_per_user_max.max(1),
+        sessions_per_user_max: config.sessions_per_user_max.get(),
         keys,
         address,
         local: Local::new(Memory::new(here, config, owner.clone())),

@@ -4,12 +4,14 @@ use std::{
     env,
     future::Future,
     hash::{BuildHasher, RandomState},
+    num::NonZero,
     panic::{self, AssertUnwindSafe},
     sync::Arc,
     time::Duration,
 };
 
 use libtest_mimic::Trial;
+use restante_core::nonzero;
 use restante_disk::testing::run_or_ignore;
 use restante_sessions::{Config, EngineUrl, RedisConfig};
 
@@ -20,11 +22,11 @@ const REDIS_URL: &str = "RESTANTE_REDIS_URL";
 /// How long a hanging node may delay the end of its failed test.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The lease of a node that is to die: long enough to survive under load until then, short enough to be waited for.
-const SHORT_LEASE_MS: u64 = 1_500;
+const SHORT_LEASE_MS: NonZero<u64> = nonzero!(1_500);
 /// The timeout of a request on a machine that runs many tests.
-const TIMEOUT_MS: u64 = 20_000;
+const TIMEOUT_MS: NonZero<u64> = nonzero!(20_000);
 /// The lease of other nodes: none of them is considered dead because the machine is busy.
-const LONG_LEASE_MS: u64 = 120_000;
+const LONG_LEASE_MS: NonZero<u64> = nonzero!(120_000);
 
 /// An engine under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +130,7 @@ impl TestTable {
 
     /// A node of the table with a limit of sessions per user.
     pub async fn node_with_limit(&self, sessions_per_user_max: usize) -> Node {
+        let sessions_per_user_max = sessions_per_user_max.try_into().unwrap();
         Node::new(Config { sessions_per_user_max, ..self.config() }).await
     }
 

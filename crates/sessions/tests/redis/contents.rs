@@ -1,7 +1,7 @@
 //! The requests to Redis, what it stores, and that nothing is left over.
 
 use futures_util::FutureExt;
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, nonzero};
 use restante_sessions::{Ended, InfoChange, InfoKey, InfoValue, NewSession, SessionId};
 
 use crate::{
@@ -84,7 +84,7 @@ pub(crate) async fn nothing_stays_of_sessions_that_have_ended(table: Subject) {
 pub(crate) async fn a_dropped_table_ends_all_its_tasks(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
-    config.redis.lease_ms = 3_000;
+    config.redis.lease_ms = nonzero!(3_000);
     let node = Node::new(config).await;
     let other = table.node().await;
     let here = node.here();
@@ -298,6 +298,15 @@ pub(crate) async fn events_that_are_too_long_are_dropped_and_counted(table: Subj
     assert_eq!(metric(&metrics, lost), 2.0);
     node.nodes.broadcast(&event("t", &vec![7; 1 << 20]));
     until("the event is received", || !other.owner.heard().is_empty()).await;
+}
+
+/// The queue is bounded by the bytes that wait, not by those that were ever sent.
+pub(crate) async fn more_events_than_the_queue_holds_are_sent_one_after_the_other(table: Subject) {
+    let (node, other) = (table.node().await, table.node().await);
+    for sent in 1..=20 {
+        node.nodes.broadcast(&event(&format!("topic {sent}"), &vec![7; 1 << 20]));
+        until("the event is received", || other.owner.heard().len() == sent).await;
+    }
 }
 
 pub(crate) async fn a_node_id_is_not_shared_with_another_process(table: Subject) {

@@ -1,6 +1,6 @@
 //! What holds while Redis is unreachable, and afterwards.
 
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, nonzero};
 use restante_sessions::{Ended, EngineUrl, Opened, open};
 
 use crate::{
@@ -82,7 +82,7 @@ pub(crate) async fn local_sessions_work_while_redis_is_unreachable(table: Subjec
 pub(crate) async fn what_others_ended_meanwhile_stays_ended(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
-    config.sessions_per_user_max = 2;
+    config.sessions_per_user_max = nonzero!(2);
     let node = crate::common::node::Node::new(config).await;
     let other = table.node_with_limit(2).await;
     let replaced = node.open("u", "r").await;
@@ -112,7 +112,7 @@ pub(crate) async fn what_others_ended_meanwhile_stays_ended(table: Subject) {
 pub(crate) async fn requests_to_a_hanging_redis_time_out(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
-    config.redis.timeout_ms = 300;
+    config.redis.timeout_ms = nonzero!(300);
     let node = crate::common::node::Node::new(config).await;
     let id = node.open("u", "r").await;
     proxy.hang();
@@ -225,16 +225,16 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
 }
 
 pub(crate) async fn a_url_that_can_not_be_used_is_refused(table: Subject) {
-    let missing = Some("no/such/ca.pem".into());
-    for (url, ca_file) in [("rediss://localhost/0", missing), ("redis://localhost:6379/first", None)] {
+    let missing = "no/such/ca.pem";
+    for (url, ca_file) in [("rediss://localhost/0", missing), ("redis://localhost:6379/first", "")] {
         let mut config = table.config();
         config.url = EngineUrl::Redis(url.to_owned());
-        config.redis.ca_file = ca_file;
+        config.redis.ca_file = ca_file.into();
         let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
         assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid, "{url}");
     }
     let mut config = table.config();
-    config.redis.lease_ms = 10;
+    config.redis.lease_ms = nonzero!(10);
     let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid);
 }
@@ -244,7 +244,7 @@ pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     const SESSIONS: u64 = 5_000;
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
-    config.redis.lease_ms = 1_500;
+    config.redis.lease_ms = nonzero!(1_500);
     let node = crate::common::node::Node::new(config).await;
     let (here, other) = (node.here(), table.node().await);
     proxy.close();

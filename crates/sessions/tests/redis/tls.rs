@@ -33,13 +33,14 @@ fn certificate(file: &str) -> PathBuf {
 fn by_tls(table: &Subject) -> Config {
     let mut config = table.config();
     config.url = EngineUrl::Redis(variable("RESTANTE_REDIS_TLS_URL"));
-    config.redis.ca_file = Some(certificate("ca.pem"));
+    config.redis.ca_file = certificate("ca.pem");
     config
 }
 
 pub(crate) async fn nodes_share_a_table_by_tls(table: Subject) {
     let mut with_certificate = by_tls(&table);
-    with_certificate.redis.identity = Some((certificate("client.pem"), certificate("client.key")));
+    with_certificate.redis.certificate_file = certificate("client.pem");
+    with_certificate.redis.certificate_key_file = certificate("client.key");
     let (one, other) = (Node::new(by_tls(&table)).await, Node::new(with_certificate).await);
     let id = one.open("u", "r").await;
     soon("the other node sees the session", async {
@@ -60,18 +61,19 @@ async fn is_refused(config: Config) {
 
 pub(crate) async fn a_server_with_the_wrong_certificate_is_refused(table: Subject) {
     let mut other_authority = by_tls(&table);
-    other_authority.redis.ca_file = Some(certificate("other-ca.pem"));
+    other_authority.redis.ca_file = certificate("other-ca.pem");
     is_refused(other_authority).await;
     let mut other_name = by_tls(&table);
     other_name.url = EngineUrl::Redis(variable("RESTANTE_REDIS_TLS_URL").replace("localhost", "127.0.0.1"));
     is_refused(other_name).await;
     let mut system = by_tls(&table);
-    system.redis.ca_file = None;
+    system.redis.ca_file = PathBuf::new();
     is_refused(system).await;
 }
 
 pub(crate) async fn a_certificate_of_another_authority_is_refused(table: Subject) {
     let mut config = by_tls(&table);
-    config.redis.identity = Some((certificate("other-ca.pem"), certificate("other-ca.key")));
+    config.redis.certificate_file = certificate("other-ca.pem");
+    config.redis.certificate_key_file = certificate("other-ca.key");
     is_refused(config).await;
 }

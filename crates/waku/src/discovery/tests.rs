@@ -245,7 +245,7 @@ async fn forged_records_are_counted_and_forgotten() {
         metrics.intake.clone(),
     );
     let node = config(Keypair::generate_secp256k1(), None, &[]).node.unwrap();
-    let (liar, unstarted) = Node::new(node, metrics.node.clone()).unwrap();
+    let (liar, unstarted) = Node::new(node, metrics.node.clone());
     intake.connect(Vec::new(), Some(liar.clone()));
     unstarted.start(vec![Arc::new(Liar)], crate::rates::Limiter::default(), intake).await.unwrap();
 

@@ -17,6 +17,7 @@ mod table;
 
 use std::{
     fmt,
+    num::NonZero,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -26,6 +27,7 @@ use bytes::Bytes;
 use libp2p::PeerId;
 use parking_lot::RwLock;
 use prost::Message;
+use restante_core::{nonzero, settings};
 use restante_sessions::{Ended, Live, hub::Interest};
 use restante_waku_wire::{
     CONTENT_TOPIC_BYTES_MAX,
@@ -34,6 +36,7 @@ use restante_waku_wire::{
         filter::{self, SubscribeRequest, SubscribeResponse, SubscribeType},
     },
 };
+use serde::{Deserialize, Serialize};
 use tokio::{
     runtime::Handle,
     sync::broadcast::{self, error::RecvError},
@@ -60,26 +63,28 @@ use subscriptions::{Added, Full, Subscriptions, criteria_of};
 use table::Table;
 
 /// The settings of the filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FilterConfig {
     /// The most subscribers. A new one replaces one that is not connected, or is refused.
-    pub subscribers_max: usize,
+    pub subscribers_max: NonZero<usize>,
     /// The most criteria (pairs of pubsub and content topic) of one subscriber.
-    pub criteria_per_peer_max: usize,
+    pub criteria_per_peer_max: NonZero<usize>,
     /// The most content topics in one request.
-    pub content_topics_per_request_max: usize,
+    pub content_topics_per_request_max: NonZero<usize>,
     /// The most bytes of the criteria of all subscribers; one subscriber may use a 64th part.
-    pub criteria_bytes_max: usize,
+    pub criteria_bytes_max: NonZero<usize>,
     /// How long a subscription lasts after the last request or ping of its subscriber.
-    pub ttl_seconds: u64,
+    pub ttl_seconds: NonZero<u64>,
     /// The most messages in the queue of one subscriber.
-    pub queue_messages_max: usize,
+    pub queue_messages_max: NonZero<usize>,
     /// The most bytes in the queue of one subscriber.
-    pub queue_bytes_max: usize,
+    pub queue_bytes_max: NonZero<usize>,
     /// How long a push may take: a few messages, or one large one.
+    #[serde(rename = "push_timeout_ms", with = "settings::milliseconds")]
     pub push_timeout: Duration,
     /// A subscriber is removed after this many failed pushes in a row.
-    pub failures_max: u32,
+    pub failures_max: NonZero<u32>,
 }
 
 impl Default for FilterConfig {
@@ -87,15 +92,15 @@ impl Default for FilterConfig {
     /// and five minutes.
     fn default() -> Self {
         Self {
-            subscribers_max: 1_000,
-            criteria_per_peer_max: 1_000,
-            content_topics_per_request_max: 100,
-            criteria_bytes_max: 64 << 20,
-            ttl_seconds: 300,
-            queue_messages_max: 1_024,
-            queue_bytes_max: 4 << 20,
+            subscribers_max: nonzero!(1_000),
+            criteria_per_peer_max: nonzero!(1_000),
+            content_topics_per_request_max: nonzero!(100),
+            criteria_bytes_max: nonzero!(64 << 20),
+            ttl_seconds: nonzero!(300),
+            queue_messages_max: nonzero!(1_024),
+            queue_bytes_max: nonzero!(4 << 20),
             push_timeout: Duration::from_secs(10),
-            failures_max: 3,
+            failures_max: nonzero!(3),
         }
     }
 }
@@ -297,7 +302,7 @@ impl Shared {
         if content_topics.is_empty() {
             return wrong("at least one content topic is needed");
         }
-        let max = self.config.content_topics_per_request_max;
+        let max = self.config.content_topics_per_request_max.get();
         if content_topics.len() > max {
             return wrong(&format!("no more than {max} content topics may be named at once"));
         }
@@ -494,7 +499,7 @@ impl Shared {
 
 /// Removes expired subscriptions periodically, and handles the events of the node.
 async fn watch(shared: Weak<Shared>, config: FilterConfig, mut events: broadcast::Receiver<NodeEvent>) {
-    let period = Duration::from_secs(config.ttl_seconds / 10).clamp(SWEEP_PERIOD_MIN, SWEEP_PERIOD_MAX);
+    let period = Duration::from_secs(config.ttl_seconds.get() / 10).clamp(SWEEP_PERIOD_MIN, SWEEP_PERIOD_MAX);
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

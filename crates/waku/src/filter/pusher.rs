@@ -81,7 +81,7 @@ impl Pusher {
         }
         let failures = self.subscriber.failed();
         debug!(peer = %self.subscriber.peer, error = ?pushed.err(), failures, "a push failed");
-        failures < shared.config.failures_max
+        failures < shared.config.failures_max.get()
     }
 
     fn count(&self, shared: &Shared, outcome: PushOutcome) {

@@ -126,7 +126,7 @@ impl Subscriptions {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(self.config.ttl_seconds)
+        Duration::from_secs(self.config.ttl_seconds.get())
     }
 
     /// Adds criteria of a subscriber, all or none, and renews its subscription. Returns `None` when the peer is not a subscriber.
@@ -159,9 +159,9 @@ impl Subscriptions {
             return Err(Full::Stopping);
         }
         self.check_limits(0, 0, criteria)?;
-        let is_full = self.rows.len() >= self.config.subscribers_max;
+        let is_full = self.rows.len() >= self.config.subscribers_max.get();
         if is_full && self.oldest_disconnected().is_none() {
-            return Err(Full::Subscribers(self.config.subscribers_max));
+            return Err(Full::Subscribers(self.config.subscribers_max.get()));
         }
         Ok(())
     }
@@ -169,14 +169,14 @@ impl Subscriptions {
     /// The bytes of the criteria to add, if they fit into the limits.
     fn check_limits(&self, had: usize, had_bytes: usize, added: &[Interest]) -> Result<usize, Full> {
         let bytes: usize = added.iter().map(Interest::bytes).sum();
-        let bytes_max = self.config.criteria_bytes_max / SUBSCRIBER_SHARE;
-        if had + added.len() > self.config.criteria_per_peer_max {
-            return Err(Full::Criteria(self.config.criteria_per_peer_max));
+        let bytes_max = self.config.criteria_bytes_max.get() / SUBSCRIBER_SHARE;
+        if had + added.len() > self.config.criteria_per_peer_max.get() {
+            return Err(Full::Criteria(self.config.criteria_per_peer_max.get()));
         }
         if had_bytes + bytes > bytes_max {
             return Err(Full::SubscriberBytes(bytes_max));
         }
-        if self.bytes + bytes > self.config.criteria_bytes_max {
+        if self.bytes + bytes > self.config.criteria_bytes_max.get() {
             return Err(Full::Bytes);
         }
         Ok(bytes)
@@ -205,16 +205,16 @@ impl Subscriptions {
 
     fn subscription_config(&self) -> SubscriptionConfig {
         SubscriptionConfig {
-            events_max: self.config.queue_messages_max,
-            bytes_max: self.config.queue_bytes_max,
-            interests_max: self.config.criteria_per_peer_max,
+            events_max: self.config.queue_messages_max.get(),
+            bytes_max: self.config.queue_bytes_max.get(),
+            interests_max: self.config.criteria_per_peer_max.get(),
             overflow: Overflow::Drop,
         }
     }
 
     /// When the table is full, removes the subscriber that is not connected and expires first.
     fn evict_if_full(&mut self) -> Option<Arc<Subscriber>> {
-        if self.rows.len() < self.config.subscribers_max {
+        if self.rows.len() < self.config.subscribers_max.get() {
             return None;
         }
         self.oldest_disconnected().and_then(|peer| self.remove(peer))

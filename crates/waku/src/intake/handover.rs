@@ -1,25 +1,28 @@
 //! The bounded queue between relay and the archive's writer.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, num::NonZero, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use restante_archive::{Archive, Message};
+use restante_core::nonzero;
 use restante_net::LogThrottle;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::{debug, error, info, warn};
 
 use super::IntakeMetrics;
 
 /// Bounds of the queue between relay and the archive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HandoverConfig {
     /// The most bytes of waiting messages, each counted with its topics and a fixed overhead.
-    pub bytes_max: usize,
+    pub bytes_max: NonZero<usize>,
 }
 
 impl Default for HandoverConfig {
     fn default() -> Self {
-        Self { bytes_max: 64 << 20 }
+        Self { bytes_max: nonzero!(64 << 20) }
     }
 }
 
@@ -69,7 +72,7 @@ impl Handover {
             waiting: Mutex::default(),
             changed: Notify::new(),
             settled: Notify::new(),
-            bytes_max: config.bytes_max,
+            bytes_max: config.bytes_max.get(),
             metrics,
             drop_log: LogThrottle::default(),
             retry_log: LogThrottle::default(),

@@ -1,5 +1,5 @@
 use restante_archive::{Config, Query, open};
-use restante_core::{NANOS_PER_SECOND, SystemClock};
+use restante_core::{NANOS_PER_SECOND, SystemClock, nonzero};
 use restante_waku_wire::WakuMessage;
 
 use super::*;
@@ -32,7 +32,7 @@ impl Setup {
     /// With further listeners beside the recorder.
     async fn with_listeners(others: impl FnOnce(&Intake) -> Vec<Arc<dyn Listener>>) -> Self {
         let archive = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
-        let rules = Rules { cluster_id: Some(42), max_message_bytes: 10_000, ..Rules::default() };
+        let rules = Rules { cluster_id: Some(42), max_message_bytes: nonzero!(10_000), ..Rules::default() };
         let (clock, config) = (Arc::new(SystemClock), HandoverConfig::default());
         let intake = Intake::new(archive.clone(), clock, rules, config, IntakeMetrics::default());
         let recorder = Arc::new(Recorder::default());

@@ -22,6 +22,7 @@ use restante_waku_wire::{
         light_push::{ID, LightPushRequest, LightPushResponse},
     },
 };
+use serde::{Deserialize, Serialize};
 
 pub use client::{LightPushClient, LightPushError, PushedTo};
 
@@ -34,7 +35,8 @@ use crate::{
 use legacy::LegacyLightPush;
 
 /// The settings of lightpush.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LightPushConfig {
     /// Accept messages only while this many peers follow their pubsub topic by relay. With 0 no peer is needed; nwaku refuses
     /// messages when it has none.
@@ -123,7 +125,7 @@ impl LightPush {
 
     /// Messages somewhat above the limit are read, so that they can be answered with 413.
     fn request_bytes_max(&self) -> usize {
-        let max_message_bytes = self.shared.intake.rules().max_message_bytes;
+        let max_message_bytes = self.shared.intake.rules().max_message_bytes.get();
         max_message_bytes.saturating_mul(2).saturating_add(REQUEST_EXTRA_BYTES)
     }
 

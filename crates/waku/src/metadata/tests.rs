@@ -5,7 +5,7 @@ use crate::node::{NodeConfig, NodeMetrics};
 
 fn node() -> Node {
     let config = NodeConfig::new(Keypair::generate_secp256k1());
-    Node::new(config, NodeMetrics::default()).unwrap().0
+    Node::new(config, NodeMetrics::default()).0
 }
 
 fn service(rules: &Rules) -> MetadataService {

@@ -1,8 +1,53 @@
-//! Groups addresses of one machine or network, and tells public addresses from private ones.
+//! Addresses of peers: parses them, groups those of one machine or network, and distinguishes public from private ones.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
 
-use libp2p::{Multiaddr, multiaddr::Protocol};
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
+
+use super::peer_of;
+
+/// The longest text that is parsed.
+const ADDRESS_BYTES_MAX: usize = 1_024;
+
+/// The address of a peer, with its peer id: `/ip4/10.0.0.1/tcp/60000/p2p/16Uiu2...`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    pub(crate) address: Multiaddr,
+    pub(crate) peer: PeerId,
+}
+
+impl TryFrom<Multiaddr> for PeerAddress {
+    type Error = String;
+
+    fn try_from(address: Multiaddr) -> Result<Self, String> {
+        let peer = peer_of(&address).ok_or_else(|| no_peer_address(&address.to_string()))?;
+        Ok(Self { address, peer })
+    }
+}
+
+impl FromStr for PeerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address =
+            if text.len() > ADDRESS_BYTES_MAX { None } else { text.trim().parse::<Multiaddr>().ok() };
+        address.ok_or_else(|| no_peer_address(text))?.try_into()
+    }
+}
+
+fn no_peer_address(text: &str) -> String {
+    format!("'{text}' is no peer's address: write it as /ip4/<address>/tcp/<port>/p2p/<peer id>")
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
 
 /// The usual addresses of one machine or household: one IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use libp2p::{
     swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
 };
 
-use super::{NodeConfig, NodeError, NodeLimits, peer_of, relay, streams};
+use super::{NodeConfig, NodeError, NodeLimits, relay, streams};
 
 /// The protocol version that the identify protocol sends.
 const PROTOCOL_VERSION: &str = "/ipfs/0.1.0";
@@ -33,7 +33,7 @@ impl Behaviour {
         let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), config.key.public())
             .with_agent_version(config.agent.clone());
         let mut limits = connection_limits::Behaviour::new(connection_limits_of(&config.limits));
-        let named = config.static_peers.iter().filter_map(peer_of);
+        let named = config.static_peers.iter().map(|address| address.peer);
         for peer in named.chain(config.reserved_peers.iter().copied()) {
             limits.bypass_peer_id(&peer);
         }
@@ -50,7 +50,7 @@ impl Behaviour {
 fn connection_limits_of(limits: &NodeLimits) -> ConnectionLimits {
     // Incoming handshakes are bounded by `half_open`.
     ConnectionLimits::default()
-        .with_max_pending_outgoing(Some(limits.handshakes_max))
-        .with_max_established(Some(limits.connections_max.saturating_add(CONNECTIONS_SPARE)))
-        .with_max_established_per_peer(Some(limits.connections_per_peer_max))
+        .with_max_pending_outgoing(Some(limits.handshakes_max.get()))
+        .with_max_established(Some(limits.connections_max.get().saturating_add(CONNECTIONS_SPARE)))
+        .with_max_established_per_peer(Some(limits.connections_per_peer_max.get()))
 }

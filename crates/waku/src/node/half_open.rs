@@ -55,8 +55,8 @@ struct Eviction {
 impl HalfOpen {
     pub(crate) fn new(limits: &NodeLimits, metrics: NodeMetrics) -> Arc<Self> {
         Arc::new(Self {
-            all_max: limits.handshakes_max as usize,
-            address_max: limits.handshakes_per_address_max as usize,
+            all_max: limits.handshakes_max.get() as usize,
+            address_max: limits.handshakes_per_address_max.get() as usize,
             table: Mutex::default(),
             metrics,
             log: LogThrottle::default(),
@@ -202,8 +202,11 @@ mod tests {
     use super::*;
 
     fn half_open(all: u32, address: u32) -> Arc<HalfOpen> {
-        let limits =
-            NodeLimits { handshakes_max: all, handshakes_per_address_max: address, ..NodeLimits::default() };
+        let limits = NodeLimits {
+            handshakes_max: all.try_into().unwrap(),
+            handshakes_per_address_max: address.try_into().unwrap(),
+            ..NodeLimits::default()
+        };
         HalfOpen::new(&limits, NodeMetrics::default())
     }
 

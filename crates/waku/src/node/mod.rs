@@ -23,6 +23,7 @@ mod transport;
 
 use std::{
     fmt,
+    num::NonZero,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -30,9 +31,12 @@ use std::{
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId, Stream, identity::Keypair};
 use parking_lot::RwLock;
+use restante_core::{nonzero, settings};
 use restante_net::tls::Certificates;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+pub use address::PeerAddress;
 pub(crate) use address::is_public;
 pub use events::NodeEvent;
 pub use key::{KeyError, load_or_create as load_key, parse as parse_key};
@@ -61,8 +65,8 @@ pub struct NodeConfig {
     pub certificates: Option<Arc<Certificates>>,
     /// The addresses at which peers reach this node from outside.
     pub external_addresses: Vec<Multiaddr>,
-    /// Peers to which the node always keeps a connection, each with its peer id.
-    pub static_peers: Vec<Multiaddr>,
+    /// Peers to which the node always keeps a connection.
+    pub static_peers: Vec<PeerAddress>,
     /// Peers whose connections are exempt from limits and never closed for others, besides the static ones.
     pub reserved_peers: Vec<PeerId>,
     /// Relay on these pubsub topics; `None` is a node without relay.
@@ -100,50 +104,54 @@ impl NodeConfig {
 }
 
 /// Limits of peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NodeLimits {
     /// Open connections. A new one beyond the limit replaces the one that has been idle for longest.
-    pub connections_max: u32,
+    pub connections_max: NonZero<u32>,
     /// Connections of one peer.
-    pub connections_per_peer_max: u32,
+    pub connections_per_peer_max: NonZero<u32>,
     /// Incoming connections of one address (IPv6: of one /64 network). A new one beyond the limit replaces the one of them that
     /// has been idle for longest.
-    pub connections_per_address_max: u32,
+    pub connections_per_address_max: NonZero<u32>,
     /// Connections whose handshake is not done, incoming and outgoing each. A new incoming one beyond the limit replaces an old
     /// one.
-    pub handshakes_max: u32,
+    pub handshakes_max: NonZero<u32>,
     /// The same for incoming connections of one address.
-    pub handshakes_per_address_max: u32,
+    pub handshakes_per_address_max: NonZero<u32>,
     /// Open streams of one connection.
-    pub streams_per_connection_max: usize,
+    pub streams_per_connection_max: NonZero<usize>,
     /// Bytes that were received on one connection and not read yet. At this limit nothing more is received, and the connection
     /// is closed when nothing is read for five seconds.
-    pub unread_bytes_per_connection_max: usize,
+    pub unread_bytes_per_connection_max: NonZero<usize>,
     /// The same over all connections. At this limit the connection with the most unread bytes is closed.
-    pub unread_bytes_max: usize,
+    pub unread_bytes_max: NonZero<usize>,
     /// Requests that are answered at the same time over all connections.
-    pub requests_max: usize,
+    pub requests_max: NonZero<usize>,
     /// How long a handshake may take.
+    #[serde(rename = "handshake_timeout_ms", with = "settings::milliseconds")]
     pub handshake_timeout: Duration,
     /// How long a request may take from its first byte to its last, and how long a peer may take for each 16 KiB of an answer,
     /// and for each MiB of it.
+    #[serde(rename = "request_timeout_ms", with = "settings::milliseconds")]
     pub request_timeout: Duration,
     /// How long a connection, or a stream that was opened in advance, may be idle.
+    #[serde(rename = "idle_timeout_seconds", with = "settings::seconds")]
     pub idle_timeout: Duration,
 }
 
 impl Default for NodeLimits {
     fn default() -> Self {
         Self {
-            connections_max: 1_000,
-            connections_per_peer_max: 8,
-            connections_per_address_max: 256,
-            handshakes_max: 256,
-            handshakes_per_address_max: 64,
-            streams_per_connection_max: 64,
-            unread_bytes_per_connection_max: 1 << 20,
-            unread_bytes_max: 256 << 20,
-            requests_max: 512,
+            connections_max: nonzero!(1_000),
+            connections_per_peer_max: nonzero!(8),
+            connections_per_address_max: nonzero!(256),
+            handshakes_max: nonzero!(256),
+            handshakes_per_address_max: nonzero!(64),
+            streams_per_connection_max: nonzero!(64),
+            unread_bytes_per_connection_max: nonzero!(1 << 20),
+            unread_bytes_max: nonzero!(256 << 20),
+            requests_max: nonzero!(512),
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(600),
@@ -260,10 +268,7 @@ impl fmt::Debug for Node {
 
 impl Node {
     /// Makes a node that [`Unstarted::start`] starts. Services may get the handle before that.
-    ///
-    /// # Errors
-    /// When a setting can't be used.
-    pub fn new(config: NodeConfig, metrics: NodeMetrics) -> Result<(Self, Unstarted), NodeError> {
+    pub fn new(config: NodeConfig, metrics: NodeMetrics) -> (Self, Unstarted) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared {
             peer_id: config.key.public().to_peer_id(),
@@ -279,8 +284,8 @@ impl Node {
             enr: OnceLock::new(),
         });
         let node = Self { shared, commands };
-        let unstarted = Unstarted::new(node.clone(), config, metrics, received)?;
-        Ok((node, unstarted))
+        let unstarted = Unstarted::new(node.clone(), config, metrics, received);
+        (node, unstarted)
     }
 
     /// The node's peer id.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
-use super::peer_of;
+use super::PeerAddress;
 
 /// The delay before a peer is dialled again: from the first to the last, doubling.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -38,13 +38,12 @@ enum State {
 
 impl StaticPeers {
     /// Several addresses of one peer are tried one after the other.
-    pub(crate) fn new(addresses: &[Multiaddr]) -> Self {
+    pub(crate) fn new(addresses: &[PeerAddress]) -> Self {
         let mut static_peers = Self::default();
-        for address in addresses {
-            let Some(peer) = peer_of(address) else { continue };
+        for PeerAddress { address, peer } in addresses {
             let fresh =
                 || Static { addresses: Vec::new(), next: 0, failures: 0, state: State::Waiting(None) };
-            static_peers.by_id.entry(peer).or_insert_with(fresh).addresses.push(address.clone());
+            static_peers.by_id.entry(*peer).or_insert_with(fresh).addresses.push(address.clone());
         }
         static_peers
     }
@@ -106,7 +105,7 @@ mod tests {
     #[test]
     fn an_unreachable_peer_is_dialled_with_growing_delays() {
         let peer = PeerId::random();
-        let mut static_peers = StaticPeers::new(&[address(1, peer), address(2, peer)]);
+        let mut static_peers = StaticPeers::new(&[1, 2].map(|port| address(port, peer).try_into().unwrap()));
         let mut now = Instant::now();
         assert_eq!(static_peers.due(now), [(peer, address(1, peer))]);
         assert_eq!(static_peers.due(now), [], "it is being dialled");

@@ -78,13 +78,8 @@ impl Unstarted {
         config: NodeConfig,
         metrics: NodeMetrics,
         commands: mpsc::Receiver<Command>,
-    ) -> Result<Self, NodeError> {
-        for address in &config.static_peers {
-            if peer_of(address).is_none() {
-                return Err(NodeError::Config(format!("static peer {address}: {NAMES_NO_PEER}")));
-            }
-        }
-        Ok(Self { node, config, metrics, commands })
+    ) -> Self {
+        Self { node, config, metrics, commands }
     }
 
     /// Listens on the addresses and answers requests by these services. Relayed messages go to `intake`.
@@ -98,7 +93,8 @@ impl Unstarted {
         intake: Intake,
     ) -> Result<(), NodeError> {
         let Self { node, config, metrics, commands } = self;
-        let requests = Arc::new(streams::RequestHandler::new(services, limiter, config.limits.requests_max));
+        let requests =
+            Arc::new(streams::RequestHandler::new(services, limiter, config.limits.requests_max.get()));
         let streams = streams::Behaviour::new(node.shared.streams.clone(), requests);
         let known = relay::KnownTopics::default();
         let behaviour = Behaviour::new(&config, streams, known.clone())?;
@@ -118,8 +114,8 @@ impl Unstarted {
             dials: HashMap::new(),
             liveness: Liveness::default(),
             reserved: config.reserved_peers.iter().copied().collect(),
-            connections_max: config.limits.connections_max as usize,
-            connections_per_address_max: config.limits.connections_per_address_max as usize,
+            connections_max: config.limits.connections_max.get() as usize,
+            connections_per_address_max: config.limits.connections_per_address_max.get() as usize,
             eviction_log: LogThrottle::default(),
             own_id_log: LogThrottle::default(),
             idle_timeout: config.limits.idle_timeout,
@@ -139,7 +135,7 @@ fn swarm_config(config: &NodeConfig) -> swarm::Config {
     swarm::Config::with_executor(ConnectionExecutor::new())
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_per_connection_event_buffer_size(EVENTS_PER_CONNECTION)
-        .with_max_negotiating_inbound_streams(config.limits.streams_per_connection_max)
+        .with_max_negotiating_inbound_streams(config.limits.streams_per_connection_max.get())
         // A request is sent together with the protocol's name, without waiting for the negotiation.
         .with_substream_upgrade_protocol_override(Version::V1Lazy)
 }

@@ -58,7 +58,7 @@ pub(crate) fn build(
 
 /// Both muxers are offered: go-waku speaks only yamux and js-waku only mplex.
 fn muxers(limits: &NodeLimits, metrics: &NodeMetrics) -> SelectUpgrade<Yamux, Mplex> {
-    let streams_max = limits.streams_per_connection_max.saturating_add(STREAMS_SPARE);
+    let streams_max = limits.streams_per_connection_max.get().saturating_add(STREAMS_SPARE);
     let budget = Budget::new(limits, metrics.clone());
     SelectUpgrade::new(Yamux::new(budget.clone(), streams_max), Mplex::new(budget, streams_max))
 }

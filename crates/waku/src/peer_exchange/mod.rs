@@ -13,7 +13,7 @@ use bytes::Bytes;
 use libp2p::PeerId;
 use prost::Message;
 use rand::{SeedableRng, rngs::StdRng};
-use restante_core::Timestamp;
+use restante_core::{Timestamp, settings};
 use restante_waku_wire::{
     enr::Enr,
     rpc::{
@@ -21,6 +21,7 @@ use restante_waku_wire::{
         peer_exchange::{self, PeerExchangeQuery, PeerExchangeResponse, PeerExchangeRpc, PeerInfo},
     },
 };
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::{
@@ -46,9 +47,11 @@ const BAD_REQUEST: u32 = 400;
 const TOO_MANY_REQUESTS: u32 = 429;
 
 /// The settings of peer exchange.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PeerExchangeConfig {
     /// Records that are always stored and sent to peers.
+    #[serde(with = "settings::texts")]
     pub records: Vec<Enr>,
     /// Dial peers from received records until this many peers are connected. With 0, the default, none are dialled: the signer
     /// of a record can put any address into it.

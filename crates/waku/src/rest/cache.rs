@@ -108,7 +108,7 @@ impl MessageCache {
     /// An empty cache, to be given to [`crate::Waku::start`] as a listener and to [`super::Rest`].
     pub fn new(config: &RestConfig, metrics: &RestMetrics) -> Self {
         Self {
-            messages_max: config.relay_cache_messages,
+            messages_max: config.relay_cache_messages.get(),
             bytes_max: CACHE_BYTES_MAX,
             subscriptions: AtomicUsize::new(0),
             held: Mutex::default(),

@@ -58,7 +58,7 @@ pub(crate) async fn export(
     let first = first.map_err(|error| refusals::of_query(&error))?;
 
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
-    let page_timeout = Duration::from_millis(app.rest.config.request_timeout_ms);
+    let page_timeout = Duration::from_millis(app.rest.config.request_timeout_ms.get());
     let archive = app.archive.clone();
     let producer = Producer { archive, walk, format, direction, sender, page_timeout, _permit: permit };
     tokio::spawn(producer.run(first));

@@ -23,17 +23,19 @@ mod search;
 mod store;
 mod topics;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZero, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_archive::Archive;
-use restante_core::Clock;
+use restante_core::{Clock, nonzero, settings};
 use restante_http::{
-    Audience, MemoryBudget, OperatorGuard, Permits, Refusal, Route, ServerLimits, Sites, body, path, reply,
+    Audience, HostName, MemoryBudget, OperatorGuard, PageOrigin, Permits, Refusal, Route, ServerLimits,
+    Sites, body, path, reply,
 };
 use restante_net::Limits;
 use restante_operate::{ArchiveHealth, ComponentHealth, Door, Facts, Listener, Offer};
+use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::warn;
 
@@ -54,62 +56,67 @@ const EXPORTS_MAX: usize = 16;
 const LONG_QUERIES_MAX: usize = 16;
 /// Queries at once that other nodes answer: what a peer answers is held twice while it is written as JSON.
 const REMOTE_QUERIES_MAX: usize = 16;
+
 /// The settings of the REST door. Which messages are taken is not among them: that is the same for every way in, see
 /// [`Intake::rules`](crate::intake::Intake::rules).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestConfig {
     /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Every client
     /// that can connect is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
     /// those who know it.
     pub admin: bool,
-    /// Whether there is a console page, where only operators pass: see [`OperatorGuard::is_safe`].
-    pub console: bool,
+    /// Whether there is a console page.
+    pub console: ConsolePage,
     /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
     /// `--rest-relay-cache-capacity`.
-    pub relay_cache_messages: usize,
+    pub relay_cache_messages: NonZero<usize>,
     /// Connections at once. One more closes the one that has waited longest for a request, or waits while all are in use.
-    pub connections_max: usize,
+    pub connections_max: NonZero<usize>,
     /// Connections of one address at once, an IPv6 network of 64 bits counting as one; those of loopback are not counted. One more
     /// closes the address' own that has waited longest for a request, or is closed while all are in use.
-    pub connections_per_address_max: usize,
+    pub connections_per_address_max: NonZero<usize>,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
-    pub header_timeout_ms: u64,
+    pub header_timeout_ms: NonZero<u64>,
     /// How long requests that were begun may take after the server began to stop; then their connections are cut.
+    #[serde(skip, default = "default_stop_timeout_ms")]
     pub stop_timeout_ms: u64,
     /// How long a request may take, from its head to the head of its answer (relaying a published message not counted, which has
     /// two seconds of its own), and how long a client may take for every 64 KiB of an answer. A running export is not cut.
-    pub request_timeout_ms: u64,
+    pub request_timeout_ms: NonZero<u64>,
     /// Requests worked on at once; further ones are answered 503.
-    pub requests_max: usize,
+    pub requests_max: NonZero<usize>,
     /// Live streams at once; further ones are answered 503. Each takes a connection, too.
-    pub live_streams_max: usize,
+    pub live_streams_max: NonZero<usize>,
     /// Messages that wait for one live stream. Beyond them the stream ends, and the client can resume from its cursor.
-    pub live_queue_messages: usize,
+    pub live_queue_messages: NonZero<usize>,
     /// Bytes of messages that wait for one live stream.
-    pub live_queue_bytes: usize,
-    /// Whose pages may read live streams, beside those of `origins`: origins as `https://chat.example`, or `*`.
-    pub live_origins: Vec<String>,
-    /// The hosts that requests may name on loopback without a token, beside loopback's own: names or addresses without a port, or `*`.
-    pub hosts: Vec<String>,
-    /// Whose pages may use the door from a browser, beside its own: origins as `https://chat.example`, or `*`.
-    pub origins: Vec<String>,
+    pub live_queue_bytes: NonZero<usize>,
+    /// Whose pages may read live streams, beside those of `origins`.
+    #[serde(with = "settings::texts")]
+    pub live_origins: Vec<PageOrigin>,
+    /// The hosts that requests may name on loopback without a token, beside loopback's own.
+    #[serde(with = "settings::texts")]
+    pub hosts: Vec<HostName>,
+    /// Whose pages may use the door from a browser, beside its own.
+    #[serde(with = "settings::texts")]
+    pub origins: Vec<PageOrigin>,
 }
 
 impl Default for RestConfig {
     fn default() -> Self {
         Self {
             admin: false,
-            console: true,
-            relay_cache_messages: 50,
-            connections_max: 1024,
-            connections_per_address_max: 512,
-            header_timeout_ms: 10_000,
-            stop_timeout_ms: 5_000,
-            request_timeout_ms: 30_000,
-            requests_max: 256,
-            live_streams_max: 512,
-            live_queue_messages: 1_000,
-            live_queue_bytes: 4 << 20,
+            console: ConsolePage::Auto,
+            relay_cache_messages: nonzero!(50),
+            connections_max: nonzero!(1024),
+            connections_per_address_max: nonzero!(512),
+            header_timeout_ms: nonzero!(10_000),
+            stop_timeout_ms: default_stop_timeout_ms(),
+            request_timeout_ms: nonzero!(30_000),
+            requests_max: nonzero!(256),
+            live_streams_max: nonzero!(512),
+            live_queue_messages: nonzero!(1_000),
+            live_queue_bytes: nonzero!(4 << 20),
             live_origins: Vec::new(),
             hosts: Vec::new(),
             origins: Vec::new(),
@@ -117,36 +124,48 @@ impl Default for RestConfig {
     }
 }
 
+/// Whether there is a console page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConsolePage {
+    /// Where only operators pass: see [`OperatorGuard::is_safe`].
+    Auto,
+    /// Nowhere.
+    Off,
+}
+
+fn default_stop_timeout_ms() -> u64 {
+    5_000
+}
+
 impl RestConfig {
     /// The bounds of the door's listener.
     pub fn limits(&self) -> Limits {
         Limits {
-            connections_max: self.connections_max,
-            connections_per_address_max: self.connections_per_address_max,
-            stall_timeout: Duration::from_millis(self.request_timeout_ms),
-            handshake_timeout: Duration::from_millis(self.header_timeout_ms),
+            connections_max: self.connections_max.get(),
+            connections_per_address_max: self.connections_per_address_max.get(),
+            stall_timeout: Duration::from_millis(self.request_timeout_ms.get()),
+            handshake_timeout: Duration::from_millis(self.header_timeout_ms.get()),
             stop_timeout: Duration::from_millis(self.stop_timeout_ms),
         }
     }
-}
 
-impl RestConfig {
     /// Which pages may use the listener.
     pub fn sites(&self) -> Sites {
         Sites {
-            hosts: self.hosts.clone(),
-            origins: self.origins.clone(),
-            stream_origins: self.live_origins.clone(),
+            hosts: self.hosts.iter().map(ToString::to_string).collect(),
+            origins: self.origins.iter().map(ToString::to_string).collect(),
+            stream_origins: self.live_origins.iter().map(ToString::to_string).collect(),
         }
     }
 
     /// The bounds of the server on the listener.
     pub fn server_limits(&self) -> ServerLimits {
         ServerLimits {
-            header_timeout: Duration::from_millis(self.header_timeout_ms),
-            stall_timeout: Duration::from_millis(self.request_timeout_ms),
-            requests_max: self.connections_max,
-            requests_per_address_max: self.connections_per_address_max,
+            header_timeout: Duration::from_millis(self.header_timeout_ms.get()),
+            stall_timeout: Duration::from_millis(self.request_timeout_ms.get()),
+            requests_max: self.connections_max.get(),
+            requests_per_address_max: self.connections_per_address_max.get(),
         }
     }
 }
@@ -186,7 +205,8 @@ impl Rest {
     /// What the listener has for operators.
     pub fn offer(&self) -> Offer {
         let RestConfig { admin, console, .. } = self.config;
-        Offer { admin: admin || self.operators.has_token(), console: console && self.operators.is_safe() }
+        let console = console == ConsolePage::Auto && self.operators.is_safe();
+        Offer { admin: admin || self.operators.has_token(), console }
     }
 }
 
@@ -254,12 +274,12 @@ impl App {
 
     /// When a request that begins now must be answered.
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.rest.config.request_timeout_ms)
+        Instant::now() + Duration::from_millis(self.rest.config.request_timeout_ms.get())
     }
 
     /// The longest JSON of a message: its base64 is a third longer, and some writers escape every slash in it.
     pub(crate) fn publish_bytes_max(&self) -> usize {
-        self.rules().max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
+        self.rules().max_message_bytes.get().saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
     }
 }
 
@@ -332,7 +352,7 @@ fn routes(offer: Offer) -> Vec<Route<Arc<App>>> {
 fn operator_routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     let mut all = history_routes();
     if offer.console {
-        let search = Route::get("/console/v1/search", "messages by the beginning of a topic", search::search);
+        let search = Route::get("/console/v1/search", "messages by a prefix of their topic", search::search);
         all.push(search.with_audience(Audience::Operators));
     }
     if offer.admin {
@@ -347,13 +367,13 @@ fn relay_routes() -> Vec<Route<Arc<App>>> {
     let auto_messages_of = "/relay/v1/auto/messages/{contentTopic}";
     vec![
         Route::post(messages, "publish a message", publish::publish),
-        Route::get(messages, "what came since the last time", relay::messages),
+        Route::get(messages, "messages since the last request", relay::messages),
         Route::post(subscriptions, "keep messages of pubsub topics", relay::subscribe),
-        Route::delete(subscriptions, "keep them no more", relay::unsubscribe),
+        Route::delete(subscriptions, "stop keeping them", relay::unsubscribe),
         Route::post(auto_messages, "publish, sharded by content topic", publish::publish_auto),
-        Route::get(auto_messages_of, "what came since the last time", relay::messages_auto),
+        Route::get(auto_messages_of, "messages since the last request", relay::messages_auto),
         Route::post(auto_subscriptions, "keep messages of content topics", relay::subscribe_auto),
-        Route::delete(auto_subscriptions, "keep them no more", relay::unsubscribe_auto),
+        Route::delete(auto_subscriptions, "stop keeping them", relay::unsubscribe_auto),
         Route::post("/lightpush/v3/message", "publish, answered in JSON", light_push::push),
         Route::post("/lightpush/v1/message", "the same, answered as text", light_push::push_v1),
     ]
@@ -362,10 +382,10 @@ fn relay_routes() -> Vec<Route<Arc<App>>> {
 fn history_routes() -> Vec<Route<Arc<App>>> {
     let live_of = "/relay/v1/messages/{pubsubTopic}/live";
     vec![
-        Route::get("/live", "messages as they arrive, behind a cursor", live::live).as_stream(),
+        Route::get("/live", "messages as they arrive, after a cursor", live::live).as_stream(),
         Route::get(live_of, "the same on one pubsub topic", live::live_of).as_stream(),
         Route::get("/store/v3/messages", "a page of history", store::get),
-        Route::post("/store/v3/messages", "the same, asked by a JSON body", store::post),
+        Route::post("/store/v3/messages", "the same, with a JSON body", store::post),
         Route::get("/archive/v1/export", "a whole range as NDJSON or protobuf", export::export),
     ]
 }
@@ -378,10 +398,10 @@ fn filter_routes() -> Vec<Route<Arc<App>>> {
     vec![
         Route::post(subscriptions, "keep messages of content topics", filter::subscribe),
         Route::put(subscriptions, "the same", filter::subscribe),
-        Route::delete(subscriptions, "keep them no more", filter::unsubscribe),
-        Route::delete("/filter/v2/subscriptions/all", "keep nothing", filter::unsubscribe_all),
+        Route::delete(subscriptions, "stop keeping them", filter::unsubscribe),
+        Route::delete("/filter/v2/subscriptions/all", "stop keeping all", filter::unsubscribe_all),
         Route::get(ping, "whether there is a subscription", filter::ping),
-        Route::get(messages, "what came since the last time", filter::messages),
+        Route::get(messages, "messages since the last request", filter::messages),
         Route::get(messages_on, "the same on one pubsub topic", filter::messages_on),
     ]
 }
@@ -392,7 +412,7 @@ fn other_routes() -> Vec<Route<Arc<App>>> {
         Route::get("/debug/v1/info", "the same", about::info),
         Route::get("/version", "the server's version", about::version),
         Route::get("/debug/v1/version", "the same", about::version),
-        Route::get("/openapi.json", "all of this for machines", about::openapi),
+        Route::get("/openapi.json", "this API in OpenAPI", about::openapi),
     ]
 }
 

@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{task::spawn_blocking, time::timeout_at};
 
-use super::{App, body, path, remote::PeerAddress, reply, reply::Refusal};
+use super::{App, body, path, reply, reply::Refusal};
 use crate::{
     filter::Subscription,
-    node::{Node, PeerInfo, with_peer_id},
+    node::{Node, PeerAddress, PeerInfo, with_peer_id},
 };
 
 /// Addresses in one request to connect.
@@ -190,8 +190,8 @@ pub(crate) async fn connect(
     let mut parsed = Vec::with_capacity(addresses.len());
     for (index, address) in addresses.iter().enumerate() {
         let wrong =
-            || Refusal::invalid(format!("address {index} does not end with /p2p/<peer id>: {address}"));
-        parsed.push(PeerAddress::parse(address).ok_or_else(wrong)?.address);
+            |_| Refusal::invalid(format!("address {index} does not end with /p2p/<peer id>: {address}"));
+        parsed.push(address.parse::<PeerAddress>().map_err(wrong)?.address);
     }
     let node = app.node()?;
     let _permit = app.permits.acquire()?;

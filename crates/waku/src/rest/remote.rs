@@ -8,7 +8,6 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use libp2p::{Multiaddr, PeerId};
 use restante_archive::{Direction, Query, Topics};
 use restante_core::Cursor;
 use restante_waku_wire::rpc::store::{StoreQueryRequest, StoreQueryResponse};
@@ -17,32 +16,12 @@ use tokio::time::{Instant, timeout_at};
 use super::{App, json, reply, reply::Refusal, store::StoreQuery};
 use crate::{
     large,
-    node::{AskError, Node, peer_of},
+    node::{AskError, Node, PeerAddress},
     store::{StoreClient, StoreClientError},
 };
 
 /// How long another node may take, to be reached and to answer: as long as nwaku waits.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest address that is looked at.
-const ADDRESS_BYTES_MAX: usize = 1_024;
-
-/// Where another node is, and who it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerAddress {
-    pub(crate) address: Multiaddr,
-    pub(crate) peer: PeerId,
-}
-
-impl PeerAddress {
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        if text.len() > ADDRESS_BYTES_MAX {
-            return None;
-        }
-        let address: Multiaddr = text.parse().ok()?;
-        let peer = peer_of(&address)?;
-        Some(Self { address, peer })
-    }
-}
 
 /// Whether the node may dial for a request: for who may have it connect to peers by `/admin/v1/peers` as well.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +46,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Refusal> {
     let request = request_of(asked)?;
     let _remote_permit = app.remote_queries.acquire()?;
-    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
+    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes.get() } else { 0 };
     let longest = json::longest_answer(asked.query.limit, message_bytes_max);
     let memory = app.memory.acquire(longest, deadline).await?;
     let _permit = app.permits.acquire()?;
@@ -92,7 +71,7 @@ async fn ask(
         return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, text));
     };
     reach(node, to, may_dial).await?;
-    let client = StoreClient::new(node.clone()).with_max_message_bytes(app.rules().max_message_bytes);
+    let client = StoreClient::new(node.clone()).with_max_message_bytes(app.rules().max_message_bytes.get());
     client.query(to.peer, request).await.map_err(|error| refusal_of(&error))
 }
 

@@ -17,13 +17,14 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     App, body, json,
     path::{self, set_once},
-    refusals, remote,
-    remote::{MayDial, PeerAddress},
+    refusals,
+    remote::{self, MayDial},
     reply,
     reply::Refusal,
 };
 use crate::{
     large,
+    node::PeerAddress,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
     validate::Problem,
 };
@@ -101,7 +102,7 @@ async fn answer(
     if let Some(peer) = asked.peer.as_ref().filter(|peer| Some(peer.peer) != own_id) {
         return remote::answer(app, peer, &asked, may_dial, deadline).await;
     }
-    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
+    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes.get() } else { 0 };
     let longest = json::longest_page(asked.query.limit, message_bytes_max);
     let memory = app.memory.acquire(longest, deadline).await?;
     let _permit = app.permits.acquire()?;
@@ -298,7 +299,7 @@ fn parse_hash(text: &str) -> Result<MessageHash, &'static str> {
 }
 
 fn parse_peer(text: &str) -> Result<PeerAddress, &'static str> {
-    PeerAddress::parse(text).ok_or("expected an address of at most 1024 bytes that ends with /p2p/<peer id>")
+    text.parse().map_err(|_| "expected an address of at most 1024 bytes that ends with /p2p/<peer id>")
 }
 
 fn parse_page_size(text: &str) -> Result<u64, &'static str> {

@@ -12,12 +12,13 @@ mod progress;
 mod run;
 mod window;
 
-use std::{collections::HashSet, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
 
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
 use restante_archive::{Archive, Retention};
-use restante_core::{Clock, MessageHash, Timestamp};
+use restante_core::{Clock, MessageHash, Timestamp, nonzero, settings};
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -29,7 +30,7 @@ pub use metrics::SyncMetrics;
 
 use crate::{
     intake::Intake,
-    node::{Node, NodeError, peer_of},
+    node::{Node, PeerAddress},
     store::StoreClient,
 };
 use floor::Floor;
@@ -46,21 +47,25 @@ const RETRY_FIRST: Duration = Duration::from_secs(5);
 const DECLINED_MAX: usize = 10_000;
 
 /// The settings of store sync.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SyncConfig {
-    /// The store nodes to query, each with its peer id; an empty list disables sync.
-    pub peers: Vec<Multiaddr>,
+    /// The store nodes to query; an empty list disables sync.
+    #[serde(with = "settings::texts")]
+    pub peers: Vec<PeerAddress>,
     /// The time between two runs.
-    pub interval_seconds: u64,
+    pub interval_seconds: NonZero<u64>,
     /// How far a run looks back.
-    pub range_seconds: u64,
+    pub range_seconds: NonZero<u64>,
     /// The most that a run looks back, when this node was offline or has no progress.
-    pub resume_range_seconds: u64,
+    pub resume_range_seconds: NonZero<u64>,
     /// Younger messages are left to relay.
     pub lag_seconds: u64,
     /// The retention of the archive: messages that it would remove are not fetched.
+    #[serde(skip)]
     pub retention: Retention,
     /// The file with the progress of each peer. Without it, the first run after a start looks back as far as allowed.
+    #[serde(skip)]
     pub online_file: Option<PathBuf>,
 }
 
@@ -69,9 +74,9 @@ impl Default for SyncConfig {
     fn default() -> Self {
         Self {
             peers: Vec::new(),
-            interval_seconds: 300,
-            range_seconds: 3_600,
-            resume_range_seconds: 6 * 3_600,
+            interval_seconds: nonzero!(300),
+            range_seconds: nonzero!(3_600),
+            resume_range_seconds: nonzero!(6 * 3_600),
             lag_seconds: 20,
             retention: Retention::default(),
             online_file: None,
@@ -153,9 +158,6 @@ impl PeerState {
 
 impl StoreSync {
     /// Makes a sync that queries by `node`. It runs on [`StoreSync::run_now`], and periodically after [`StoreSync::start`].
-    ///
-    /// # Errors
-    /// When an address has no peer id.
     pub fn new(
         config: SyncConfig,
         node: Node,
@@ -163,10 +165,11 @@ impl StoreSync {
         archive: Arc<dyn Archive>,
         clock: Arc<dyn Clock>,
         metrics: SyncMetrics,
-    ) -> Result<Self, NodeError> {
+    ) -> Self {
         let progress = config.online_file.clone().map(|path| Arc::new(ProgressFile::new(path)));
-        let peers = peers_of(&config.peers, progress.as_deref())?;
-        let client = StoreClient::new(node.clone()).with_max_message_bytes(intake.rules().max_message_bytes);
+        let peers = peers_of(&config.peers, progress.as_deref());
+        let client =
+            StoreClient::new(node.clone()).with_max_message_bytes(intake.rules().max_message_bytes.get());
         let floor = Floor::new(config.retention);
         let shared = Shared {
             config,
@@ -182,7 +185,7 @@ impl StoreSync {
             run_permit: Semaphore::new(1),
             is_stopped: watch::Sender::new(false),
         };
-        Ok(Self { shared: Arc::new(shared), tasks: Arc::default() })
+        Self { shared: Arc::new(shared), tasks: Arc::default() }
     }
 
     /// Runs with each peer now and then periodically, until [`StoreSync::close`].
@@ -212,24 +215,18 @@ impl StoreSync {
     }
 }
 
-fn peers_of(
-    addresses: &[Multiaddr],
-    progress: Option<&ProgressFile>,
-) -> Result<Vec<Arc<StorePeer>>, NodeError> {
+fn peers_of(addresses: &[PeerAddress], progress: Option<&ProgressFile>) -> Vec<Arc<StorePeer>> {
     let known = progress.map(ProgressFile::load).unwrap_or_default();
     let mut peers: Vec<StorePeer> = Vec::with_capacity(addresses.len());
-    for address in addresses {
-        let missing =
-            || NodeError::Config(format!("the store node {address} has no /p2p/<peer id> at its end"));
-        let id = peer_of(address).ok_or_else(missing)?;
-        if let Some(same) = peers.iter_mut().find(|peer| peer.id == id) {
+    for PeerAddress { address, peer: id } in addresses {
+        if let Some(same) = peers.iter_mut().find(|peer| peer.id == *id) {
             same.addresses.push(address.clone());
             continue;
         }
-        let state = PeerState { synced_until: known.get(&id).copied(), ..PeerState::default() };
-        peers.push(StorePeer { id, addresses: vec![address.clone()], state: Mutex::new(state) });
+        let state = PeerState { synced_until: known.get(id).copied(), ..PeerState::default() };
+        peers.push(StorePeer { id: *id, addresses: vec![address.clone()], state: Mutex::new(state) });
     }
-    Ok(peers.into_iter().map(Arc::new).collect())
+    peers.into_iter().map(Arc::new).collect()
 }
 
 impl Shared {
@@ -249,7 +246,7 @@ impl Shared {
     }
 
     fn pause_after(&self, result: RunResult, peer: &StorePeer) -> Duration {
-        let interval = Duration::from_secs(self.config.interval_seconds.max(1));
+        let interval = Duration::from_secs(self.config.interval_seconds.get());
         match result {
             RunResult::Complete => interval,
             RunResult::Unfinished => RETRY_FIRST.min(interval), // there is more to fetch

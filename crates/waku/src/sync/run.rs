@@ -138,7 +138,7 @@ pub(super) struct Run<'r> {
 impl<'r> Run<'r> {
     pub(super) fn new(shared: &'r Shared, peer: &'r StorePeer) -> Self {
         let rules = Rules { timestamp_window_seconds: 0, ..shared.intake.rules().clone() };
-        let fetch_rows = FETCH_BYTES_MAX / rules.max_message_bytes.max(1);
+        let fetch_rows = FETCH_BYTES_MAX / rules.max_message_bytes;
         let fetch_rows = fetch_rows.clamp(1, PAGE_ROWS_MAX as usize);
         let position = std::mem::take(&mut peer.state.lock().position);
         Self {

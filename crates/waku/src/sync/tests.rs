@@ -10,7 +10,7 @@ use bytes::Bytes;
 use libp2p::identity::Keypair;
 use prost::Message as _;
 use restante_archive::{Appended, Config, Error, Message, Page, Query, open};
-use restante_core::ManualClock;
+use restante_core::{ManualClock, nonzero};
 use restante_waku_wire::{
     WakuMessage, message_hash,
     rpc::{
@@ -23,7 +23,7 @@ use super::*;
 use crate::{
     Services, Waku, WakuConfig, WakuMetrics,
     intake::HandoverConfig,
-    node::NodeConfig,
+    node::{NodeConfig, NodeError},
     rates::Limiter,
     service::{Answer, Service},
     store::{StoreClientError, StoreService},
@@ -115,7 +115,7 @@ impl Peer {
             HandoverConfig::default(),
             metrics.intake.clone(),
         );
-        let (node, unstarted) = Node::new(config, metrics.node.clone()).unwrap();
+        let (node, unstarted) = Node::new(config, metrics.node.clone());
         intake.connect(Vec::new(), None);
         unstarted.start(vec![service], Limiter::default(), intake.clone()).await.unwrap();
         Self { node, _intake: intake }
@@ -156,12 +156,12 @@ impl Asker {
             HandoverConfig::default(),
             metrics.intake.clone(),
         );
-        let (node, unstarted) = Node::new(node_config(), metrics.node.clone()).unwrap();
+        let (node, unstarted) = Node::new(node_config(), metrics.node.clone());
         intake.connect(Vec::new(), Some(node.clone()));
         unstarted.start(Vec::new(), Limiter::default(), intake.clone()).await.unwrap();
         let metrics = metrics.sync;
         let (our_node, archived, time) = (node.clone(), archive.clone(), clock.clone());
-        let sync = StoreSync::new(config, our_node, intake, archived, time, metrics.clone()).unwrap();
+        let sync = StoreSync::new(config, our_node, intake, archived, time, metrics.clone());
         Self { sync, archive, clock, metrics, node }
     }
 
@@ -179,7 +179,10 @@ impl Asker {
 }
 
 fn config_of(peers: &[&Peer]) -> SyncConfig {
-    SyncConfig { peers: peers.iter().map(|peer| peer.address()).collect(), ..SyncConfig::default() }
+    SyncConfig {
+        peers: peers.iter().map(|peer| peer.address().try_into().unwrap()).collect(),
+        ..SyncConfig::default()
+    }
 }
 
 /// A store service with made-up answers, which records its requests.
@@ -412,7 +415,7 @@ async fn a_start_continues_where_the_last_one_ended() {
     let service = FakeService::new(|request| ok(request, Vec::new(), None));
     let peer = Peer::start(service.clone()).await;
     let file = folder.path().join("waku.online");
-    let config = SyncConfig { online_file: Some(file), range_seconds: 600, ..config_of(&[&peer]) };
+    let config = SyncConfig { online_file: Some(file), range_seconds: nonzero!(600), ..config_of(&[&peer]) };
     let seconds_back = |request: &StoreQueryRequest, now: Timestamp| {
         (now.nanos() - request.time_start.unwrap()) / 1_000_000_000
     };
@@ -571,7 +574,7 @@ async fn a_declined_message_is_not_requested_again() {
     archive.append(all.clone()).await.unwrap();
     let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
-    let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
+    let rules = Rules { max_message_bytes: nonzero!(10_000), ..Rules::default() };
     let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
     let first = asker.run().await;
     assert_eq!(first, SyncReport { hashes: 41, messages: 40, peers: 1, failed_peers: 0 });
@@ -593,7 +596,7 @@ async fn a_long_message_slows_only_itself_down() {
     archive.append(all).await.unwrap();
     let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
-    let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
+    let rules = Rules { max_message_bytes: nonzero!(10_000), ..Rules::default() };
     let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
     assert_eq!(asker.run().await.messages, 300);
     let fetches = service.asked.lock().iter().filter(|request| request.include_data).count();
@@ -875,7 +878,10 @@ async fn an_unreachable_peer_is_tried_again_and_does_not_block_others() {
     let address = away.address();
     away.node.close().await;
     let other = Peer::with_messages(&all[..4]).await;
-    let sync = SyncConfig { peers: vec![address.clone(), other.address()], ..SyncConfig::default() };
+    let sync = SyncConfig {
+        peers: [address.clone(), other.address()].map(|address| address.try_into().unwrap()).into(),
+        ..SyncConfig::default()
+    };
     let asker = Asker::with(sync, Rules::default(), memory().await).await;
     assert_eq!(asker.run().await, SyncReport { hashes: 4, messages: 4, peers: 1, failed_peers: 1 });
     assert_eq!(asker.sync.shared.peers[0].state.lock().failures, 1);
@@ -911,7 +917,10 @@ async fn a_failing_peer_is_tried_with_growing_delays() {
 async fn several_addresses_of_a_peer_are_one_peer() {
     let peer = Peer::with_messages(&history(3)).await;
     let nowhere = "/ip4/127.0.0.1/tcp/1".parse::<Multiaddr>().unwrap().with_p2p(peer.node.peer_id()).unwrap();
-    let config = SyncConfig { peers: vec![nowhere, peer.address()], ..SyncConfig::default() };
+    let config = SyncConfig {
+        peers: [nowhere, peer.address()].map(|address| address.try_into().unwrap()).into(),
+        ..SyncConfig::default()
+    };
     let asker = Asker::with(config, Rules::default(), memory().await).await;
     assert_eq!(asker.run().await, SyncReport { hashes: 3, messages: 3, peers: 1, failed_peers: 0 });
 }
@@ -945,24 +954,17 @@ async fn the_door_syncs_at_start() {
 }
 
 #[tokio::test]
-async fn a_store_node_without_a_peer_id_is_refused() {
-    let peers = vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()];
-    for node in [None, Some(node_config())] {
-        let config = WakuConfig {
-            node,
-            sync: SyncConfig { peers: peers.clone(), ..SyncConfig::default() },
-            ..WakuConfig::default()
-        };
-        let clock = Arc::new(ManualClock::new(NOW));
-        let started = Waku::start(
-            config,
-            memory().await,
-            clock,
-            crate::live::standalone().await.unwrap(),
-            Vec::new(),
-            &WakuMetrics::default(),
-        )
-        .await;
-        assert!(matches!(started, Err(NodeError::Config(_))));
-    }
+async fn sync_without_a_node_is_refused() {
+    let peer = Peer::with_messages(&[]).await;
+    let config = WakuConfig { sync: config_of(&[&peer]), ..WakuConfig::default() };
+    let started = Waku::start(
+        config,
+        memory().await,
+        Arc::new(ManualClock::new(NOW)),
+        crate::live::standalone().await.unwrap(),
+        Vec::new(),
+        &WakuMetrics::default(),
+    )
+    .await;
+    assert!(matches!(started, Err(NodeError::Config(_))));
 }

@@ -25,8 +25,8 @@ impl Window {
     ) -> Self {
         let before =
             |seconds: u64| now.plus_seconds(i64::try_from(seconds).map_or(i64::MIN, |seconds| -seconds));
-        let usual = before(config.range_seconds);
-        let earliest = before(config.resume_range_seconds).min(usual);
+        let usual = before(config.range_seconds.get());
+        let earliest = before(config.resume_range_seconds.get()).min(usual);
         let start = match synced_until {
             None => earliest,
             Some(until) => until.plus_seconds(-OVERLAP_SECONDS).min(usual).max(earliest),
@@ -50,6 +50,10 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+
+    use restante_core::nonzero;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
@@ -83,9 +87,13 @@ mod tests {
 
     #[test]
     fn odd_settings_make_no_odd_windows() {
-        let none = SyncConfig { range_seconds: 0, resume_range_seconds: 0, ..SyncConfig::default() };
+        let none = SyncConfig {
+            range_seconds: nonzero!(1),
+            resume_range_seconds: nonzero!(1),
+            ..SyncConfig::default()
+        };
         assert_eq!(Window::next(NOW, None, Timestamp::MIN, &none).slices().count(), 0);
-        let all = SyncConfig { range_seconds: u64::MAX, lag_seconds: 0, ..SyncConfig::default() };
+        let all = SyncConfig { range_seconds: NonZero::<u64>::MAX, lag_seconds: 0, ..SyncConfig::default() };
         let window = Window::next(NOW, None, Timestamp::MIN, &all);
         assert!(window.start <= Timestamp(0), "{window:?}");
         assert_eq!(window.end, NOW);

@@ -100,7 +100,7 @@ fn bytes_that_are_not_a_message_are_refused() {
 #[test]
 fn the_size_on_the_wire_counts() {
     let wire = message().to_wire();
-    let rules = |max_message_bytes| Rules { max_message_bytes, ..Rules::default() };
+    let rules = |bytes: usize| Rules { max_message_bytes: bytes.try_into().unwrap(), ..Rules::default() };
     assert!(validate(TOPIC, wire.clone(), NOW, &rules(wire.len())).is_ok());
     let invalid = validate(TOPIC, wire.clone(), NOW, &rules(wire.len() - 1)).unwrap_err();
     assert_eq!(invalid.problem, Problem::TooLarge { len: wire.len(), max: wire.len() - 1 });

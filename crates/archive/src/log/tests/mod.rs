@@ -5,7 +5,7 @@ mod power_cut;
 
 use std::{ffi::OsString, io::Write, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
-use restante_core::{ManualClock, MessageHash, Timestamp};
+use restante_core::{ManualClock, MessageHash, Timestamp, nonzero};
 
 use super::{
     disk::{Disk, Folder},
@@ -19,8 +19,12 @@ const SECOND: i64 = 1_000_000_000;
 pub(super) fn config() -> Config {
     let mut config = Config::new("memory:".parse().unwrap());
     config.clock = Arc::new(ManualClock::new(Timestamp(100 * SECOND)));
-    config.log =
-        LogConfig { window_seconds: 1, segment_messages: 20, open_segments: 2, ..LogConfig::default() };
+    config.log = LogConfig {
+        window_seconds: nonzero!(1),
+        segment_messages: nonzero!(20),
+        open_segments: nonzero!(2),
+        ..LogConfig::default()
+    };
     config
 }
 

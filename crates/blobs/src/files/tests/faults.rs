@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp, nonzero};
 use restante_disk::{
     Disk,
     testing::{FailingDisk, FailurePlan, InjectedFailure},
@@ -203,7 +203,7 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
         let faults = FailurePlan::none();
         let disk = FailingDisk::new(dir.path(), faults.clone());
         let mut config = config();
-        config.files.pack_bytes = 1 << 20;
+        config.files.pack_bytes = nonzero!(1 << 20);
         let opened = open_with(Arc::new(disk), config).unwrap();
         let (short, long) = (put(&opened, &blob(0, 700)).await, put(&opened, &blob(1, 1_500)).await);
         faults.plan(|_, step| (step == "index").then_some(InjectedFailure::Fails));

@@ -9,7 +9,7 @@ mod slow;
 use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
-use restante_core::{BlobId, ManualClock, Timestamp};
+use restante_core::{BlobId, ManualClock, Timestamp, nonzero};
 use restante_disk::{Disk, Folder};
 
 use super::open_on;
@@ -19,7 +19,7 @@ use crate::{Blobs, Config, Error, FilesConfig, Opened, hash::id_of};
 fn config() -> Config {
     let mut config = Config::new("memory:".parse().unwrap());
     config.clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_000)));
-    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
     config
 }
 

@@ -1,8 +1,8 @@
-// Asks the server. All requests go by here: they carry the token, and tell whether the server is there.
+// Asks the server. All requests go by here: they carry the credentials, and show whether the server is there.
 
 import { byId } from "./dom.js";
 
-const TOKEN_KEY = "restante-token";
+const CREDENTIALS_KEY = "restante-credentials";
 /** How long an answer may take. */
 const PATIENCE_MS = 30_000;
 
@@ -14,16 +14,17 @@ export class Failure extends Error {
   }
 }
 
-const storedToken = () => sessionStorage.getItem(TOKEN_KEY);
+/** The header `Authorization`, once the operator was asked. */
+const stored = () => sessionStorage.getItem(CREDENTIALS_KEY);
 
 /**
- * Sends a request, and again once a token was asked for: each time the server has `patienceMs` to answer in full, if that is
+ * Sends a request, and again once credentials were asked for: each time the server has `patienceMs` to answer in full, if that is
  * given. Paths are relative to the page's, which may stand below a proxy's.
  */
 export async function send(path, { method = "GET", accept = "application/json", signal, patienceMs } = {}) {
   for (;;) {
-    const token = storedToken();
-    const headers = token ? { accept, authorization: `Bearer ${token}` } : { accept };
+    const authorization = stored();
+    const headers = authorization ? { accept, authorization } : { accept };
     const signals = [signal, patienceMs && AbortSignal.timeout(patienceMs)].filter(Boolean);
     let response;
     try {
@@ -33,8 +34,8 @@ export async function send(path, { method = "GET", accept = "application/json", 
       throw new Failure(0, "The server does not answer.");
     }
     if (response.status === 401) {
-      // Another request may have asked for the token while this one was on its way.
-      if (storedToken() === token) await askToken(token ? "The server does not know this token." : "");
+      // Another request may have asked while this one was on its way.
+      if (stored() === authorization) await askCredentials(authorization ? refusedText(authorization) : "");
       continue;
     }
     if (!response.ok) throw new Failure(response.status, (await response.text()).slice(0, 500));
@@ -71,20 +72,31 @@ export function query(fields) {
 
 let asking;
 
-/** Asks for the token, once for all who need it. */
-function askToken(error) {
+const refusedText = (authorization) => (authorization.startsWith("Basic")
+  ? "The name or the password is wrong, or the account is disabled."
+  : "The server does not know this token.");
+
+/** With a name the secret is a password, as HTTP Basic sends it in UTF-8 (RFC 7617), and without one a token. */
+function authorizationOf(name, secret) {
+  if (name === "") return `Bearer ${secret.trim()}`;
+  const bytes = new TextEncoder().encode(`${name}:${secret}`);
+  return `Basic ${btoa(String.fromCharCode(...bytes))}`;
+}
+
+/** Asks for a token or a log-in, once for all requests that need it. */
+function askCredentials(error) {
   asking ??= new Promise((resolve) => {
     const dialog = byId("ask-token");
     const input = byId("token");
     byId("token-error").textContent = error;
     input.value = "";
     const done = () => {
-      sessionStorage.setItem(TOKEN_KEY, input.value.trim());
+      sessionStorage.setItem(CREDENTIALS_KEY, authorizationOf(byId("operator").value.trim(), input.value));
       input.value = "";
       asking = undefined;
       resolve();
     };
-    // Without the token there is nothing to see: Escape has nothing to go back to.
+    // Without credentials there is nothing to see: Escape has nothing to go back to.
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", done, { once: true });
     dialog.showModal();
@@ -95,7 +107,7 @@ function askToken(error) {
 
 /**
  * Reads Server-Sent Events of a response until it ends, or until nothing has come for so long, and hands each to `take` as
- * {event, id, data}; those without data, which tell an id alone, as "id". The format is that of the HTML standard, §9.2.
+ * {event, id, data}; those without data, which have an id alone, as "id". The format is that of the HTML standard, §9.2.
  */
 export async function readEvents(response, take, silenceMsMax) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -15,6 +15,9 @@ const SESSIONS_EVERY_MS = 5_000;
 const MANY_SESSIONS = 20_000;
 const MANY_EVERY_MS = 60_000;
 const SESSIONS_SHOWN = 10;
+/** The log of operations changes seldom. */
+const OPERATIONS_EVERY_MS = 10_000;
+const OPERATIONS_SHOWN = 20;
 /** Rates of the tiles are those of the last seconds, so that they don't jump. */
 const TILE_POINTS = 5;
 /** Figures that are older than this say so. */
@@ -29,6 +32,7 @@ let plots;
 let wakeUp;
 let failures = 0;
 let sessionsAt = 0;
+let operationsAt = 0;
 let heldAt;
 
 function emptyHistory() {
@@ -50,13 +54,13 @@ export async function startOverview() {
   };
   document.addEventListener("visibilitychange", () => wakeUp?.());
   for (;;) {
-    // An answer that is not as expected is shown as trouble; the next one may be again.
+    // An answer that is not as expected is shown as an error; the next one may be again.
     if (!document.hidden) await poll().catch((error) => console.error(error));
     await pause();
   }
 }
 
-/** Waits until the next turn, or until the page is looked at again. */
+/** Waits until the next poll, or until the page is looked at again. */
 function pause() {
   const ms = Math.min(POLL_MS * 2 ** Math.max(0, failures - 1), RETRY_MS_MAX);
   return new Promise((resolve) => {
@@ -71,22 +75,23 @@ function pause() {
 async function poll() {
   try {
     const since = history.at.at(-1) ?? 0;
-    const told = await get(`console/v1/state?${query({ since })}`, { patienceMs: 10_000 });
+    const answer = await get(`console/v1/state?${query({ since })}`, { patienceMs: 10_000 });
     // Without a server there is nothing to show; with one that is busy there is what was shown before.
-    if (told.server.startedAt !== startedAt) {
+    if (answer.server.startedAt !== startedAt) {
       const isFirst = startedAt === undefined;
-      startedAt = told.server.startedAt;
+      startedAt = answer.server.startedAt;
       history = emptyHistory();
       if (!isFirst && since > 0) return void (await poll()); // it was started anew: its history begins before our last point
     }
     failures = 0;
-    state = told.server;
-    addHistory(told.history);
+    state = answer.server;
+    addHistory(answer.history);
     show();
     await showSessionList();
+    await showOperations();
   } catch (error) {
     failures += 1;
-    showTrouble(error);
+    showError(error);
     if (!(error instanceof Failure)) throw error;
   }
 }
@@ -100,7 +105,7 @@ function addHistory(more) {
   history.at = all.slice(skip);
 }
 
-function showTrouble(error) {
+function showError(error) {
   const banner = byId("gone");
   const isRefusal = error instanceof Failure;
   const isGone = isRefusal && error.status === 0;
@@ -245,7 +250,7 @@ function policyText({ policy, timeSeconds, messagesMax, bytesMax }) {
 function showRetention() {
   const { retention, now } = state;
   if (!retention) return;
-  const turn = ({ at, messages, diskBytes, error }) => {
+  const runText = ({ at, messages, diskBytes, error }) => {
     if (error) return `${ago(at, now)}: failed (${error})`;
     return messages === 0 ? `${ago(at, now)}: nothing to remove` : `${ago(at, now)}: ${plural(messages, "message")}, ${bytes(diskBytes)}`;
   };
@@ -255,8 +260,8 @@ function showRetention() {
     ["Keeps", policyText(retention)],
     ["Oldest", oldest != null ? `${duration(now - oldest)} old` : null],
     ["Looks", isKeptWhole ? null : `every ${duration(retention.intervalSeconds * 1000)}`],
-    ["Last look", retention.last ? turn(retention.last) : isKeptWhole ? null : "not yet"],
-    ["Last removal", retention.lastRemoving ? turn(retention.lastRemoving) : isKeptWhole ? null : "none since the start"],
+    ["Last look", retention.last ? runText(retention.last) : isKeptWhole ? null : "not yet"],
+    ["Last removal", retention.lastRemoving ? runText(retention.lastRemoving) : isKeptWhole ? null : "none since the start"],
     ["Removed", isKeptWhole ? null : `${plural(state.pruned, "message")} since the start`],
   ]);
 }
@@ -351,7 +356,7 @@ function sessionRow(session) {
 
 function closeSession({ id, user }) {
   const dialog = byId("confirm");
-  byId("confirm-text").textContent = `${user} is told that an operator has closed the session. It may come again.`;
+  byId("confirm-text").textContent = `${user} is notified that an operator has closed the session, and may open another one.`;
   dialog.returnValue = "no";
   dialog.addEventListener("close", async () => {
     if (dialog.returnValue !== "yes") return;
@@ -366,4 +371,28 @@ function closeSession({ id, user }) {
     wakeUp?.();
   }, { once: true });
   dialog.showModal();
+}
+
+/** The log of operations, where the server keeps a directory of accounts and shows it to operators. */
+async function showOperations() {
+  const section = byId("operations");
+  if (!state.hasAdmin || byId("overview").hidden || Date.now() - operationsAt < OPERATIONS_EVERY_MS) return;
+  operationsAt = Date.now();
+  const note = byId("operations-note");
+  try {
+    const { operations } = await get(`admin/v1/operations?${query({ limit: OPERATIONS_SHOWN })}`);
+    section.hidden = false;
+    byId("operations-scroll").hidden = operations.length === 0;
+    setText(note, operations.length === 0 ? "Domains, accounts, aliases and tokens were not changed yet." : "");
+    keepRows(byId("operations-rows"), operations, ({ at, who, what }) => `${at} ${who} ${what}`, operationRow);
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    section.hidden = error.status === 404;
+    setText(note, `The log of operations did not come: ${error.message}`);
+  }
+}
+
+function operationRow({ at, who, what }) {
+  const cell = (text) => el("td", { role: "cell" }, text);
+  return el("tr", { role: "row" }, cell(dateTime(at)), cell(who), cell(what));
 }

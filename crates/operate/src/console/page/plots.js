@@ -106,8 +106,8 @@ class Figure {
     shown.forEach((text, number) => setText(this.values[number], text));
     setText(this.hint, this.hintAt(index));
     if (index === null) {
-      const told = this.series.map((one, number) => `${one.name} ${shown[number]}`).join(", ");
-      this.canvas.setAttribute("aria-label", `${this.title}: ${told}`);
+      const values = this.series.map((one, number) => `${one.name} ${shown[number]}`).join(", ");
+      this.canvas.setAttribute("aria-label", `${this.title}: ${values}`);
     }
   }
 
@@ -166,7 +166,7 @@ export class Bars extends Figure {
         (_plot, splits) => splits.map((at) => (Number.isInteger(at) ? this.moment(at).slice(5) : "")),
         (value) => this.format(value),
       ),
-      // The second column is told beside the bars, and has none of its own.
+      // The second column is written beside the bars, and has none of its own.
       series: [{}, ...this.series.map((one, index) => (index === 0 ? { paths: bars, fill: colour(one.colour), points: { show: false } } : { show: false }))],
       hooks: this.hooks(),
     };

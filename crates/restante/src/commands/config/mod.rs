@@ -16,13 +16,15 @@ use crate::{
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
-    /// Print every setting in force and where it comes from, as TOML
+    /// Print every setting in use and its origin, as TOML
     #[command(after_help = "Example:\n  RESTANTE_REST__PORT=80 restante config show --retention time:86400")]
     Show(ServeFlags),
-    /// Say whether a server would start with these settings
+    /// Check whether a server would start with these settings
     #[command(after_help = "Example:\n  restante config check --config /etc/restante.toml")]
     Check(ServeFlags),
 }
+
+pub(crate) use check::Findings;
 
 pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();

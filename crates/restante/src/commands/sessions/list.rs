@@ -36,7 +36,7 @@ pub(crate) struct ListFlags {
     /// Only sessions of this server, by its name or number
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Print at most so many sessions
+    /// Print at most this many sessions
     #[arg(long, value_name = "N")]
     limit: Option<NonZero<u64>>,
     /// How to print [default: table on a terminal, else ndjson]

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
+use super::backup::explain_token;
 use crate::client::escape;
 
 #[derive(Subcommand, Debug)]
@@ -31,10 +32,10 @@ Examples:
   restante sessions list --user 16Uiu2HAmGg4EEHSfV6ww4xkzDUkVpBzjnCjDYrfDzDZRZmFFbuGs
   restante sessions list --node paris | jq -r .user | sort | uniq -c
 
-A table is printed to a terminal and NDJSON to a pipe or file. A session is one connected client: a
-peer that has subscribed by filter (its user is the peer id), or a live stream (its user is the
+A table is printed to a terminal and NDJSON to a pipe or file. A session is one connected client:
+a peer with a filter subscription (its user is the peer id), or a live stream (its user is the
 client's address and port). Servers that share a table in Redis show the sessions of all of them.
-With --user the server looks one user up; without it, it walks through all sessions.
+With --user the server looks up one user; without it, it reads all sessions.
 
 The server shows sessions on its listener for operators (operate.listen).";
 
@@ -44,16 +45,17 @@ Examples:
   restante sessions close --user 16Uiu2HAmGg4EEHSfV6ww4xkzDUkVpBzjnCjDYrfDzDZRZmFFbuGs
   restante sessions list --door rest_live | jq -r .id | xargs restante sessions close
 
-The client gets the reason (an operator has closed its session), and may come back. Exits with 1 when a
-session was not there any more, or could not be reached.";
+The client gets the reason (an operator has closed its session), and may come back. Exits with 1
+if a session did not exist any more, or could not be reached.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: SessionsCommand) -> anyhow::Result<ExitCode> {
-    match command {
+    let done = match command {
         SessionsCommand::List(flags) => list::run(&flags).await,
         SessionsCommand::Count(flags) => count::run(&flags).await,
         SessionsCommand::Close(flags) => close::run(&flags).await,
-    }
+    };
+    done.map_err(explain_token)
 }
 
 /// Where a server tells of sessions.

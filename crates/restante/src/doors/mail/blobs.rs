@@ -3,20 +3,28 @@
 use anyhow::Context;
 use restante_blobs::{EngineUrl, Metrics, Opened};
 
-use crate::{clock, config::Config, doors::mail::records::check_is_used};
+use crate::{clock, commands::backup::is_used, config::Config, doors::mail::records::check_is_used};
 
 /// Opens the blobs of the settings, and makes their place when it is not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     let url = config.blobs_url();
     let opened = restante_blobs::open(restante_blobs::Config {
-        blob_bytes_max: config.blobs.blob_bytes_max.get(),
-        files: (&config.blobs.files).into(),
+        blob_bytes_max: config.blobs.blob_bytes_max,
+        files: config.blobs.files,
         clock: clock::system(),
         metrics,
         ..restante_blobs::Config::new(url.clone())
     })
     .await;
     opened.with_context(|| format!("can't open the blobs {url}"))
+}
+
+/// Whether there are blobs to back up.
+pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
+    match config.blobs_url() {
+        EngineUrl::Files(folder) => is_used(&folder),
+        EngineUrl::Memory => Ok(false),
+    }
 }
 
 /// The same for a command, which makes nothing: blobs that are not there are a place that was mistyped.
@@ -38,7 +46,10 @@ mod tests {
         let mut config = Config::default();
         config.server.data_dir = folder.path().to_owned();
         let error = open_existing(&config).await.err().unwrap().to_string();
-        assert!(error.ends_with("blobs: there are none: name their place with --data or --blobs"), "{error}");
+        assert!(
+            error.ends_with("blobs: there are none: name their folder with --data or --blobs"),
+            "{error}"
+        );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 
         config.blobs.url = Some(EngineUrl::Memory);

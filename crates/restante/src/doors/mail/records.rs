@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use restante_core::ErrorKind;
 use restante_records::{EngineUrl, Metrics, Opened, Schema};
 
-use crate::{clock, config::Config, exit};
+use crate::{clock, commands::backup::is_used, config::Config, exit};
 
 /// All kinds of records that this server has.
 pub(crate) fn schema() -> Schema {
@@ -23,13 +23,21 @@ pub(crate) fn unnamed(number: u8) -> String {
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
-        lmdb: (&config.records.lmdb).into(),
+        lmdb: config.records.lmdb,
         clock: clock::system(),
         metrics,
         ..restante_records::Config::new(url.clone(), schema())
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))
+}
+
+/// Whether there are records to back up.
+pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
+    match config.records_url() {
+        EngineUrl::Lmdb(folder) => is_used(&folder),
+        EngineUrl::Memory => Ok(false),
+    }
 }
 
 /// The same for a command, which makes nothing: records that are not there are a place that was mistyped.
@@ -46,8 +54,8 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
     }
-    let advice = "`restante records stats --rest URL` asks a running server";
-    restante_records::Error::conflict(format!("{error:#}: {advice}")).into()
+    let advice = "or use `restante records stats --rest URL` for a running server";
+    restante_records::Error::conflict(format!("{error:#}, {advice}")).into()
 }
 
 /// Fails when nothing was ever kept in a folder.
@@ -59,7 +67,7 @@ pub(crate) fn check_is_used(what: &str, url: &str, folder: &Path) -> anyhow::Res
         Err(error) => return Err(error).with_context(failed),
     };
     if is_empty {
-        bail!("{}: there are none: name their place with --data or --{what}", failed());
+        bail!("{}: there are none: name their folder with --data or --{what}", failed());
     }
     Ok(())
 }
@@ -75,7 +83,7 @@ mod tests {
         config.server.data_dir = folder.path().to_owned();
         let error = open_existing(&config).await.err().unwrap().to_string();
         assert!(
-            error.ends_with("records: there are none: name their place with --data or --records"),
+            error.ends_with("records: there are none: name their folder with --data or --records"),
             "{error}"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

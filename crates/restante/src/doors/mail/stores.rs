@@ -8,12 +8,13 @@ use std::{
 
 use anyhow::Context;
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+use restante_backup::Removing;
 use restante_core::ErrorKind;
 use restante_operate::RoleCheck;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
-use crate::{backup::Removing, config::Config, signals::Stop};
+use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);

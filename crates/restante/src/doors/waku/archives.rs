@@ -1,13 +1,14 @@
 //! Opens the archive that the settings name.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use restante_archive::{EngineUrl, Metrics, Opened};
+use restante_archive::{EngineUrl, Metrics, Opened, Upkeep};
+use restante_backup::{ArchiveFiles, Store};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{backup, clock, config::Config, secrets};
+use crate::{backups, clock, commands::backup::is_used, config::Config, secrets};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
@@ -27,7 +28,7 @@ pub(crate) enum Access {
 /// Opens the archive of the settings.
 pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> anyhow::Result<Opened> {
     if access != Access::Read {
-        backup::check_not_halfway(config)?;
+        backups::check_not_halfway(config)?;
     }
     let archive = &config.archive;
     let password_file = &archive.postgres.password_file;
@@ -43,9 +44,9 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
     open_with(restante_archive::Config {
         read_only: access == Access::Read,
         retention: archive.retention,
-        log: (&archive.log).into(),
-        sqlite: (&archive.sqlite).into(),
-        postgres: (&archive.postgres).into(),
+        log: archive.log,
+        sqlite: archive.sqlite,
+        postgres: archive.postgres.engine,
         spool,
         tandem,
         metrics,
@@ -57,6 +58,56 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
 /// Opens an archive for reading, without any settings.
 pub(crate) async fn open_for_reading(url: EngineUrl) -> anyhow::Result<Opened> {
     open_with(restante_archive::Config { read_only: true, ..restante_archive::Config::new(url) }).await
+}
+
+/// The archive of the settings for a backup, with what copies it if it is open.
+pub(crate) fn store(config: &Config, upkeep: Option<Arc<dyn Upkeep>>) -> Store {
+    let files = ArchiveFiles {
+        url: config.archive_url(),
+        spool: config.spool_in("archive").folder,
+        second: config.archive.tandem.clone(),
+        second_spool: config.spool_in("tandem").folder,
+    };
+    Store::archive(files, upkeep)
+}
+
+/// Whether there is an archive to back up. One that is elsewhere says by itself that it is not in the backup.
+///
+/// # Errors
+/// When messages wait for an archive that is not there, or the second archive of a tandem is gone.
+pub(crate) fn is_there(config: &Config) -> anyhow::Result<bool> {
+    let spool = config.spool_in("archive").folder;
+    let has_own = has_files(&config.archive_url())?;
+    if !has_own && is_used(&spool)? {
+        bail!(
+            "messages may wait in {} for the archive {}, which is not there: name its place, or start the server once",
+            spool.display(),
+            config.archive_url()
+        );
+    }
+    if has_own {
+        check_second(config)?;
+    }
+    Ok(has_own)
+}
+
+/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
+fn check_second(config: &Config) -> anyhow::Result<()> {
+    match &config.archive.tandem {
+        Some(url) if !has_files(url)? => {
+            bail!("the second archive {url} is not there: name its place, or back up without archive.tandem")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
+fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
+    match url {
+        EngineUrl::Log(folder) => is_used(folder),
+        EngineUrl::Sqlite(file) => Ok(file.exists()),
+        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
+    }
 }
 
 /// The place of a database with the password from a file, unless it has one of its own. Without either the engine looks into

@@ -2,7 +2,15 @@
 
 pub(crate) mod archives;
 pub(crate) mod commands;
-pub(crate) mod nwaku;
-pub(crate) mod retention;
-pub(crate) mod size;
+mod door;
+mod moment;
+mod nwaku;
+mod printer;
+mod retention;
+mod settings;
+mod size;
 pub(crate) mod transfer;
+
+/// The Waku door, if this binary has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WakuSpec;

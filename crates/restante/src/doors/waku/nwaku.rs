@@ -6,14 +6,13 @@
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 const NO_DISCOVERY: &str =
-    "no peers are looked for: name some with --staticnode, the others come to this node";
-const NO_RLN: &str = "RLN proofs are neither made nor checked: leave it out";
-const NOT_NEEDED: &str = "there is nothing to switch: leave it out";
+    "this node does not search for peers: name some with --staticnode; others connect to this node";
+const NO_RLN: &str = "RLN is not supported: leave it out, and see \"Public networks\" in docs/operators.md";
+const NOT_NEEDED: &str = "not needed: leave it out";
 const SERVICE_NODE: &str = "this node answers such requests itself: leave it out";
-const METRICS: &str =
-    "metrics are at /metrics of the REST door, see --rest-address and --rest-port: leave it out";
-const RESUME: &str = "what was missed is asked for when peers are named with --storenode: leave it out";
-const TOPICS: &str = "a node follows shards: use --cluster-id and --shard";
+const METRICS: &str = "metrics are at /metrics of REST, see --rest-address and --rest-port: leave it out";
+const RESUME: &str = "missed messages are fetched from the nodes in --storenode: leave it out";
+const TOPICS: &str = "use --cluster-id and --shard";
 
 /// The flags without their dashes, each with those that begin with it and a dash, and the advice.
 const ADVICE: &[(&str, &str)] = &[
@@ -22,20 +21,17 @@ const ADVICE: &[(&str, &str)] = &[
     ("discv5", NO_DISCOVERY),
     ("dns-addrs", NOT_NEEDED),
     ("dns-discovery", NO_DISCOVERY),
-    ("dns4-domain-name", "tell peers the name with --ext-multiaddr=/dns4/<name>/tcp/<port>, or .../wss"),
+    ("dns4-domain-name", "announce the name with --ext-multiaddr=/dns4/<name>/tcp/<port>, or .../wss"),
     ("ext-multiaddr-only", NOT_NEEDED),
     ("filter-timeout", "use --filter-subscription-timeout"),
     ("filternode", SERVICE_NODE),
     ("ip-colocation-limit", "use --max-connections"),
     ("keep-alive", NOT_NEEDED),
-    (
-        "legacy-store",
-        "the former store protocol is not served: leave it out, or name other nodes to its clients",
-    ),
+    ("legacy-store", "the legacy store protocol is not served: leave it out; its clients need another node"),
     ("lightpushnode", SERVICE_NODE),
     ("max-relay-peers", "use --max-connections"),
     ("metrics", METRICS),
-    ("nat", "tell peers the address from outside with --ext-multiaddr=/ip4/<address>/tcp/<port>"),
+    ("nat", "announce the public address with --ext-multiaddr=/ip4/<address>/tcp/<port>"),
     ("peer-exchange-node", NO_DISCOVERY),
     ("peer-persistence", NO_DISCOVERY),
     ("peer-store-capacity", NO_DISCOVERY),
@@ -44,8 +40,8 @@ const ADVICE: &[(&str, &str)] = &[
     ("protected-shard", "messages are not checked for a publisher's signature: leave it out"),
     ("protected-topic", "messages are not checked for a publisher's signature: leave it out"),
     ("pubsub-topic", TOPICS),
-    ("quic-support", "QUIC is not spoken: peers come by TCP and WebSockets"),
-    ("relay-client", "no connection is relayed by others: peers must be able to reach this node"),
+    ("quic-support", "QUIC is not supported: peers connect by TCP and WebSockets"),
+    ("relay-client", "circuit relay is not supported: peers must be able to reach this node"),
     ("relay-peer-exchange", NOT_NEEDED),
     ("relay-service-ratio", "use --max-connections"),
     ("relay-shard-manager", NOT_NEEDED),
@@ -54,13 +50,13 @@ const ADVICE: &[(&str, &str)] = &[
     ("rest-allow-origin", "set rest.origins in restante.toml, as [\"https://chat.example\"]"),
     ("rest-private", NOT_NEEDED),
     ("rln-relay", NO_RLN),
-    ("rpc", "use the REST door"),
+    ("rpc", "use REST"),
     (
         "store-max-num-db-connections",
         "set archive.postgres.read_connections and write_connections in restante.toml",
     ),
     ("store-message-db-migration", NOT_NEEDED),
-    ("store-message-db-vacuum", "disk comes back without it: leave it out"),
+    ("store-message-db-vacuum", "disk space is freed without it: leave it out"),
     ("store-resume", RESUME),
     ("store-sync", RESUME),
     ("topic", TOPICS),
@@ -79,7 +75,7 @@ fn advice(flag: &str) -> Option<&'static str> {
 }
 
 /// Adds the advice to an error about an unknown flag.
-pub(crate) fn advise(mut error: Error) -> Error {
+pub(super) fn advise(mut error: Error) -> Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
@@ -87,7 +83,8 @@ pub(crate) fn advise(mut error: Error) -> Error {
     if let Some(advice) = advice(flag) {
         // A flag of ours with a similar name is not what was meant.
         error.remove(ContextKind::SuggestedArg);
-        let tip = format!("in place of nwaku's flag: {advice}");
+        error.remove(ContextKind::Usage); // it would name a flag that happens to be similar
+        let tip = format!("nwaku's flag: {advice}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error

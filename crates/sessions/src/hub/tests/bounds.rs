@@ -98,7 +98,7 @@ fn batches_are_bounded_and_in_order() {
 /// took all of it, because an empty queue took one event whatever was left.
 #[test]
 fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
-    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: nonzero!(1 << 20), ..HubConfig::default() });
     let wide = SubscriptionConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let mut slow = Vec::new();
     for number in 0..120 {
@@ -125,7 +125,7 @@ fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
 /// event ends with another reason than `Slow`.
 #[test]
 fn a_session_refused_for_lack_of_memory_is_not_called_slow() {
-    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: nonzero!(1 << 20), ..HubConfig::default() });
     let stopped: Vec<Subscription> =
         (0..200).map(|number| subscribe(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
     for number in 0..200 {
@@ -198,7 +198,7 @@ fn an_event_that_did_not_fit_is_delivered_when_published_again() {
 /// Many sessions that are slow at the same time stay within the budget.
 #[test]
 fn slow_queues_never_take_the_whole_budget() {
-    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: nonzero!(1 << 20), ..HubConfig::default() });
     let wide = SubscriptionConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let slow: Vec<Subscription> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
     for (number, subscription) in slow.iter().enumerate() {
@@ -219,7 +219,8 @@ fn slow_queues_never_take_the_whole_budget() {
 #[test]
 fn an_event_counts_once_however_many_subscribe() {
     let size = event_of("c", "t", 0, 5_000).bytes();
-    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: size + 100, ..HubConfig::default() });
+    let (hub, metrics) =
+        hub_with(HubConfig { queued_bytes_max: (size + 100).try_into().unwrap(), ..HubConfig::default() });
     let subscriptions: Vec<Subscription> =
         (0..100).map(|number| subscribe(&hub, number, Overflow::Drop, &["t"])).collect();
     let ending = subscribe(&hub, 100, Overflow::End, &["u"]);
@@ -233,9 +234,9 @@ fn an_event_counts_once_however_many_subscribe() {
 
 #[test]
 fn interests_are_bounded_and_a_refused_request_changes_nothing() {
-    let interest_bytes_max = 64 * 1_000;
+    let interest_bytes_max = nonzero!(64 * 1_000);
     let (hub, metrics) =
-        hub_with(HubConfig { interest_bytes_max, subscriptions_max: 200, ..HubConfig::default() });
+        hub_with(HubConfig { interest_bytes_max, subscriptions_max: nonzero!(200), ..HubConfig::default() });
     let few = SubscriptionConfig { interests_max: 2, ..config(Overflow::Drop) };
     let subscription = hub.join(id(0), few).unwrap();
     subscription.subscribe(&[exact("a"), exact("a"), exact("b")]).unwrap();
@@ -260,7 +261,7 @@ fn interests_are_bounded_and_a_refused_request_changes_nothing() {
 
 #[test]
 fn subscriptions_are_bounded_and_come_back() {
-    let (hub, metrics) = hub_with(HubConfig { subscriptions_max: 2, ..HubConfig::default() });
+    let (hub, metrics) = hub_with(HubConfig { subscriptions_max: nonzero!(2), ..HubConfig::default() });
     let [one, other] = [1, 2].map(|number| hub.join(id(number), config(Overflow::End)).unwrap());
     assert_eq!(hub.join(id(3), config(Overflow::End)).unwrap_err(), HubFull::Subscriptions(2));
     drop(one);

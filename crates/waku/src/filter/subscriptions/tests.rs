@@ -1,6 +1,6 @@
 use futures_util::FutureExt;
 use proptest::prelude::*;
-use restante_core::{MessageHash, Timestamp};
+use restante_core::{MessageHash, Timestamp, nonzero};
 use restante_sessions::{
     NodeId,
     hub::{Event, HubConfig, HubMetrics, Next},
@@ -78,7 +78,11 @@ fn topics(names: &[&str]) -> Vec<String> {
 
 #[test]
 fn limits_hold_and_a_refused_request_changes_nothing() {
-    let config = FilterConfig { criteria_per_peer_max: 3, subscribers_max: 2, ..FilterConfig::default() };
+    let config = FilterConfig {
+        criteria_per_peer_max: nonzero!(3),
+        subscribers_max: nonzero!(2),
+        ..FilterConfig::default()
+    };
     let (mut setup, now) = (Setup::new(config), Instant::now());
     let [one, other, third] = [(); 3].map(|()| PeerId::random());
     setup.subscribe(one, PUBSUB, &topics(&["a", "b", "b", "a"]), now).unwrap();
@@ -94,7 +98,7 @@ fn limits_hold_and_a_refused_request_changes_nothing() {
 
 #[test]
 fn topics_take_bounded_memory() {
-    let criteria_bytes_max = SUBSCRIBER_SHARE * 2_000;
+    let criteria_bytes_max = nonzero!(SUBSCRIBER_SHARE * 2_000);
     let (mut setup, now) =
         (Setup::new(FilterConfig { criteria_bytes_max, ..FilterConfig::default() }), Instant::now());
     let long = |n: usize| vec![format!("{n}{}", "x".repeat(1_000))];
@@ -115,7 +119,11 @@ fn topics_take_bounded_memory() {
 fn the_limits_of_the_hub_are_reported_as_the_filters_own() {
     let mut setup = Setup::new(FilterConfig::default());
     setup.hub = Hub::new(
-        HubConfig { subscriptions_max: 1, interest_bytes_max: 64 * 500, ..HubConfig::default() },
+        HubConfig {
+            subscriptions_max: nonzero!(1),
+            interest_bytes_max: nonzero!(64 * 500),
+            ..HubConfig::default()
+        },
         HubMetrics::default(),
     );
     setup.table = Subscriptions::new(FilterConfig::default(), setup.hub.clone(), Arc::default());
@@ -130,7 +138,7 @@ fn the_limits_of_the_hub_are_reported_as_the_filters_own() {
 
 #[test]
 fn a_new_subscriber_replaces_a_disconnected_one() {
-    let config = FilterConfig { subscribers_max: 3, ..FilterConfig::default() };
+    let config = FilterConfig { subscribers_max: nonzero!(3), ..FilterConfig::default() };
     let (mut setup, now) = (Setup::new(config), Instant::now());
     let peers = [(); 4].map(|()| PeerId::random());
     for (n, peer) in peers[..3].iter().enumerate() {
@@ -152,7 +160,7 @@ fn a_new_subscriber_replaces_a_disconnected_one() {
 
 #[test]
 fn a_subscription_expires_unless_it_is_refreshed() {
-    let config = FilterConfig { ttl_seconds: 100, ..FilterConfig::default() };
+    let config = FilterConfig { ttl_seconds: nonzero!(100), ..FilterConfig::default() };
     let (mut setup, begun) = (Setup::new(config), Instant::now());
     let after = |seconds| begun + Duration::from_secs(seconds);
     let peers = [(); 4].map(|()| PeerId::random());

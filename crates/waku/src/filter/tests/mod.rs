@@ -7,7 +7,7 @@ use std::{collections::HashMap, net::SocketAddr, pin::pin};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use restante_core::{MessageHash, Timestamp};
+use restante_core::{MessageHash, Timestamp, nonzero};
 use restante_sessions::{Config, EngineUrl, hub::HubConfig};
 use restante_waku_wire::{WakuMessage, rpc::filter::MessagePush};
 use tokio::time::sleep;
@@ -186,6 +186,7 @@ async fn messages_are_pushed_in_order_to_their_subscribers() {
         let (other, silent) = setup.client(manner);
         assert_eq!(setup.subscribe(other, PUBSUB, &["/other/1/x/proto"]).await, 200);
         assert_eq!(setup.subscribe(other, "/waku/2/rs/42/1", &[CHAT]).await, 200);
+        assert_eq!(setup.subscribe(other, PUBSUB, &[&CHAT[..CHAT.len() - 1]]).await, 200);
         for number in 0..300 {
             setup.publish(number);
         }
@@ -252,7 +253,11 @@ async fn requests_that_cannot_be_decoded_are_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_are_answered_with_503_and_unserved_topics_with_400() {
-    let config = FilterConfig { subscribers_max: 1, criteria_per_peer_max: 2, ..FilterConfig::default() };
+    let config = FilterConfig {
+        subscribers_max: nonzero!(1),
+        criteria_per_peer_max: nonzero!(2),
+        ..FilterConfig::default()
+    };
     let setup =
         Setup::with_rules(config, Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() });
     let peer = PeerId::random();
@@ -298,7 +303,7 @@ async fn the_same_message_is_pushed_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_subscriber_is_bounded_and_removed_without_delaying_others() {
-    let config = FilterConfig { queue_messages_max: 100, ..FilterConfig::default() };
+    let config = FilterConfig { queue_messages_max: nonzero!(100), ..FilterConfig::default() };
     let setup = Setup::new(config);
     let (deaf_peer, deaf) = setup.subscribed(Manner::ReadsNothing).await;
     let (_, well) = setup.subscribed(Manner::ReadsOn).await;
@@ -364,7 +369,7 @@ async fn a_subscriber_that_does_not_support_the_protocol_is_removed() {
 /// When a connection ends, its streams break before its event arrives.
 #[tokio::test(start_paused = true)]
 async fn failures_after_a_connection_ended_do_not_count() {
-    let setup = Setup::new(FilterConfig { failures_max: 1, ..FilterConfig::default() });
+    let setup = Setup::new(FilterConfig { failures_max: nonzero!(1), ..FilterConfig::default() });
     let (peer, client) = setup.subscribed(Manner::ReadsOn).await;
     setup.publish(1);
     sleep(Duration::from_secs(1)).await;
@@ -443,7 +448,7 @@ async fn after_missed_events_all_subscribers_are_checked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_expires_without_pings() {
-    let setup = Setup::new(FilterConfig { ttl_seconds: 300, ..FilterConfig::default() });
+    let setup = Setup::new(FilterConfig { ttl_seconds: nonzero!(300), ..FilterConfig::default() });
     let (pinging, _) = setup.subscribed(Manner::ReadsOn).await;
     let (silent, _) = setup.subscribed(Manner::ReadsOn).await;
     for _ in 0..4 {
@@ -478,7 +483,7 @@ async fn many_that_expire_are_removed_one_by_one() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queues_of_all_subscribers_are_bounded() {
-    let live = live(HubConfig { queued_bytes_max: 100_000, ..HubConfig::default() });
+    let live = live(HubConfig { queued_bytes_max: nonzero!(100_000), ..HubConfig::default() });
     let setup = Setup::over(FilterConfig::default(), Rules::default(), live);
     for _ in 0..20 {
         setup.subscribed(Manner::ReadsNothing).await;

@@ -2,7 +2,7 @@
 
 use libp2p::{Multiaddr, identity::Keypair, multiaddr::Protocol};
 use restante_archive::{Archive, Config, open};
-use restante_core::{Clock, SystemClock};
+use restante_core::{Clock, SystemClock, nonzero};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -102,7 +102,7 @@ impl LightNode {
         let metrics = WakuMetrics::default();
         let intake =
             Intake::new(memory().await, clock, Rules::default(), HandoverConfig::default(), metrics.intake);
-        let (node, unstarted) = Node::new(node_config(None), metrics.node).unwrap();
+        let (node, unstarted) = Node::new(node_config(None), metrics.node);
         let (receiver, pushed) = FilterPushReceiver::new(1_000, MESSAGE_BYTES_MAX);
         intake.connect(Vec::new(), Some(node.clone()));
         unstarted.start(services(receiver), Limiter::default(), intake).await.unwrap();
@@ -283,7 +283,7 @@ impl Drop for Proxy {
 async fn a_light_node_that_hangs_is_removed_without_delaying_others() {
     let server = Server::start(|config| {
         config.filter.push_timeout = Duration::from_millis(200);
-        config.filter.queue_messages_max = 20;
+        config.filter.queue_messages_max = nonzero!(20);
     })
     .await;
     let mut healthy = LightNode::subscribed(&server).await;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream::BoxStream};
+use restante_core::nonzero;
 use restante_sessions::{
     Answer as Later, Counts, Error, Found, InfoChange, InfoKey, InfoValue, NewSession, SessionId, Sessions,
 };
@@ -222,7 +223,11 @@ async fn subscribing_while_the_filter_ends_leaves_no_session() {
 
 #[tokio::test(start_paused = true)]
 async fn sessions_end_with_their_subscriptions() {
-    let setup = Setup::new(FilterConfig { subscribers_max: 2, failures_max: 1, ..FilterConfig::default() });
+    let setup = Setup::new(FilterConfig {
+        subscribers_max: nonzero!(2),
+        failures_max: nonzero!(1),
+        ..FilterConfig::default()
+    });
     let (away, client) = setup.subscribed(Manner::ReadsOn).await;
     client.connect(false);
     setup.events.send(NodeEvent::Gone { peer: away }).unwrap();
@@ -328,7 +333,7 @@ async fn limits_are_checked_again_when_a_session_is_opened() {
     let mut live = live(HubConfig::default());
     let gate = Gate::before(live.sessions.clone(), 0, false);
     live.sessions = gate.clone();
-    let config = FilterConfig { subscribers_max: 1, ..FilterConfig::default() };
+    let config = FilterConfig { subscribers_max: nonzero!(1), ..FilterConfig::default() };
     let setup = Setup::over(config, Rules::default(), live);
     let [(one, _), (other, _)] = [(); 2].map(|()| setup.client(Manner::ReadsOn));
     let subscribe = async |peer| setup.subscribe(peer, PUBSUB, &[CHAT]).await;

@@ -61,7 +61,7 @@ fn size() -> usize {
 
 fn start(archive: &Arc<Slow>, messages_max: usize) -> (Handover, IntakeMetrics) {
     let metrics = IntakeMetrics::default();
-    let config = HandoverConfig { bytes_max: messages_max * size() };
+    let config = HandoverConfig { bytes_max: (messages_max * size()).try_into().unwrap() };
     (Handover::start(archive.clone(), config, metrics.clone()), metrics)
 }
 

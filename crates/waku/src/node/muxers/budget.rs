@@ -58,9 +58,9 @@ struct Eviction {
 
 impl Budget {
     pub(crate) fn new(limits: &NodeLimits, metrics: NodeMetrics) -> Arc<Self> {
-        let floors = FLOOR_BYTES.saturating_mul(limits.connections_max as usize);
-        let free_bytes = limits.unread_bytes_max.saturating_sub(floors);
-        let connection_bytes_max = limits.unread_bytes_per_connection_max.max(FLOOR_BYTES);
+        let floors = FLOOR_BYTES.saturating_mul(limits.connections_max.get() as usize);
+        let free_bytes = limits.unread_bytes_max.get().saturating_sub(floors);
+        let connection_bytes_max = limits.unread_bytes_per_connection_max.get().max(FLOOR_BYTES);
         let pool = Pool {
             // One connection can always use its own part.
             free_bytes: free_bytes.max(connection_bytes_max),
@@ -245,15 +245,16 @@ fn steps_of(held_bytes: usize) -> usize {
 mod tests {
     use std::future::poll_fn;
 
+    use restante_core::nonzero;
     use tokio::time::timeout;
 
     use super::*;
 
     fn budget(connection: usize, all: usize) -> Arc<Budget> {
         let limits = NodeLimits {
-            connections_max: 2,
-            unread_bytes_per_connection_max: connection,
-            unread_bytes_max: all,
+            connections_max: nonzero!(2),
+            unread_bytes_per_connection_max: connection.try_into().unwrap(),
+            unread_bytes_max: all.try_into().unwrap(),
             ..NodeLimits::default()
         };
         Budget::new(&limits, NodeMetrics::default())

@@ -20,6 +20,7 @@ use libp2p::core::{
     upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo},
 };
 use parking_lot::Mutex;
+use restante_core::nonzero;
 
 use super::*;
 use crate::node::{NodeLimits, NodeMetrics};
@@ -92,7 +93,8 @@ impl Drop for Pipe {
 const CONNECTION_BYTES: usize = 1 << 20;
 
 fn budget() -> Arc<Budget> {
-    let limits = NodeLimits { unread_bytes_per_connection_max: CONNECTION_BYTES, ..NodeLimits::default() };
+    let limits =
+        NodeLimits { unread_bytes_per_connection_max: nonzero!(CONNECTION_BYTES), ..NodeLimits::default() };
     Budget::new(&limits, NodeMetrics::default())
 }
 

@@ -49,7 +49,7 @@ impl Handler {
     ) -> Self {
         let activity = Activity::default();
         let opens = streams.add(peer, id, origin, activity.clone());
-        let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max));
+        let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max.get()));
         let context = ConnectionContext::new(peer, slots, activity.clone(), streams.clone());
         Self {
             peer,
@@ -68,7 +68,7 @@ impl Handler {
 impl Handler {
     /// The next stream to open, unless there are too many.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<OpenRequest> {
-        if self.opening + self.work.len() >= self.streams.limits.streams_per_connection_max * 2 {
+        if self.opening + self.work.len() >= self.streams.limits.streams_per_connection_max.get() * 2 {
             return Poll::Pending; // each that ends wakes this task
         }
         match self.opens.poll_recv(cx) {

@@ -105,11 +105,11 @@ impl CatchUp {
         let last_announced = Instant::now();
         let config = &app.rest.config;
         let bounds = Bounds {
-            events_max: config.live_queue_messages,
-            bytes_max: config.live_queue_bytes,
+            events_max: config.live_queue_messages.get(),
+            bytes_max: config.live_queue_bytes.get(),
             held_max: app.live.pages.held_max,
         };
-        let page_timeout = Duration::from_millis(config.request_timeout_ms);
+        let page_timeout = Duration::from_millis(config.request_timeout_ms.get());
         Self {
             hand_over: HandOver::new(behind, marks.now(), times, bounds),
             has_others: has_others(&app).await,

@@ -49,8 +49,8 @@ impl Member {
     ) -> Result<Self, Refusal> {
         let id = open(live, client, wants).await?;
         let subscription_config = SubscriptionConfig {
-            events_max: config.live_queue_messages,
-            bytes_max: config.live_queue_bytes,
+            events_max: config.live_queue_messages.get(),
+            bytes_max: config.live_queue_bytes.get(),
             interests_max: LIVE_TOPICS_MAX,
             overflow: Overflow::End,
         };

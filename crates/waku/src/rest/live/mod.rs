@@ -68,7 +68,7 @@ pub(super) struct Bounds {
 impl Bounds {
     pub(super) fn of(config: &RestConfig) -> Self {
         Self {
-            streams: Permits::new(config.live_streams_max),
+            streams: Permits::new(config.live_streams_max.get()),
             walks: Semaphore::new(WALKS_MAX),
             pages: Pages::default(),
         }

@@ -11,6 +11,7 @@ const OTHER: &str = "/waku/2/rs/16/33";
 
 fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
     let metrics = RestMetrics::default();
+    let relay_cache_messages = relay_cache_messages.try_into().unwrap();
     let config = RestConfig { relay_cache_messages, ..RestConfig::default() };
     (MessageCache::new(&config, &metrics), metrics)
 }
@@ -121,14 +122,6 @@ fn the_oldest_message_of_a_full_subscription_is_dropped() {
     assert!(text_of(&metrics).contains("restante_rest_cache_dropped_total{reason=\"full\"} 2\n"));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["3", "4"]);
     assert_eq!(wires(cache.fetch(&relay(OTHER))), ["untouched"]);
-}
-
-#[test]
-fn a_cache_without_room_for_messages_keeps_none() {
-    let (cache, _) = cache_of(0);
-    cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    cache.on_message(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
-    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
 }
 
 #[test]

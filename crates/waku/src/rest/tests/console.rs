@@ -87,7 +87,7 @@ async fn files_that_a_browser_has_are_not_sent_again() {
 #[tokio::test]
 async fn there_is_no_console_where_others_than_operators_can_come() {
     let open = door().await.with_operators(OperatorGuard::new(None, "0.0.0.0:8645".parse().unwrap()));
-    let off = door_with(RestConfig { console: false, ..RestConfig::default() }).await;
+    let off = door_with(RestConfig { console: ConsolePage::Off, ..RestConfig::default() }).await;
     for door in [open, off] {
         assert!(get_with(&door, "/", &[("accept", BROWSER)]).await.refusal().1.starts_with("restante"));
         for path in [STATE, "/console/console.js", "/console/v1/search?contentTopicPrefix=x"] {

@@ -96,8 +96,8 @@ async fn links_of_other_sites_lead_to_the_console_alone() {
 #[tokio::test]
 async fn hosts_and_origins_of_the_settings_are_served_and_may_read_the_answers() {
     let config = RestConfig {
-        hosts: vec!["waku.example".to_owned()],
-        origins: vec!["https://chat.example".to_owned()],
+        hosts: vec!["waku.example".parse().unwrap()],
+        origins: vec!["https://chat.example".parse().unwrap()],
         ..RestConfig::default()
     };
     let door = door_with(config).await;

@@ -103,7 +103,7 @@ async fn an_archive_that_falls_silent_in_the_middle_is_an_error_of_the_body() {
     let opened = memory().await;
     opened.archive.append((0..5_000).map(|number| archived(number, "body")).collect()).await.unwrap();
     let silent = Arc::new(SilentAfter { inner: opened.archive.clone(), queries: 1.into() });
-    let config = RestConfig { request_timeout_ms: 500, ..RestConfig::default() };
+    let config = RestConfig { request_timeout_ms: nonzero!(500), ..RestConfig::default() };
     let door = door_over(silent, opened, config);
     let request = Request::builder().uri(EXPORT).body(Body::empty()).unwrap();
     let response = door.router.clone().oneshot(request).await.unwrap();

@@ -93,8 +93,12 @@ async fn both_doors_say_the_same_of_an_ephemeral_message() {
 
 #[tokio::test]
 async fn refusals_are_json_with_the_protocols_status() {
-    let door =
-        door_with_rules(Rules { cluster_id: Some(16), max_message_bytes: 1_000, ..Rules::default() }).await;
+    let door = door_with_rules(Rules {
+        cluster_id: Some(16),
+        max_message_bytes: nonzero!(1_000),
+        ..Rules::default()
+    })
+    .await;
     let large = base64_simd::STANDARD.encode_to_string(vec![0; 1_000]);
     let (message, without) = (json!({"payload": "", "contentTopic": CHAT}), json!({"payload": ""}));
     let cases = [

@@ -71,7 +71,7 @@ async fn messages_are_not_lost_for_want_of_memory() {
 /// Pages of sessions were made first, and memory was reserved afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_page_of_sessions_is_made_when_there_is_memory_for_it() {
-    let config = RestConfig { admin: true, request_timeout_ms: 1_000, ..RestConfig::default() };
+    let config = RestConfig { admin: true, request_timeout_ms: nonzero!(1_000), ..RestConfig::default() };
     let memory = Arc::new(MemoryBudget::new(1 << 10));
     let door = door_with(config).await.with_memory(&memory);
     let pages = ["/admin/v1/sessions", "/admin/v1/sessions?user=nobody"];

@@ -36,7 +36,7 @@ use http_body_util::BodyExt;
 use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
 use restante_archive::{Appended, Config, Error, Message, Opened, Page, Upkeep, open};
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use restante_http::{Front, HttpMetrics, RefusalFormat, Token};
 use restante_net::NetMetrics;
 use restante_operate::{Operate, Parts, RoleCheck};
@@ -135,9 +135,9 @@ pub(super) async fn start_door_with(
     let waku_metrics = WakuMetrics::default();
     let waku =
         Waku::start(waku, archive.clone(), clock.clone(), live, listeners, &waku_metrics).await.unwrap();
-    let timeout = Duration::from_millis(config.request_timeout_ms);
+    let timeout = Duration::from_millis(config.request_timeout_ms.get());
     let health = Arc::new(ArchiveHealth::new(archive.clone(), upkeep, timeout));
-    let (memory, permits) = (Arc::<MemoryBudget>::default(), Permits::new(config.requests_max));
+    let (memory, permits) = (Arc::<MemoryBudget>::default(), Permits::new(config.requests_max.get()));
     let rest = Rest {
         waku: waku.clone(),
         cache: cache.clone(),

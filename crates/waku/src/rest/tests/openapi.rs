@@ -14,8 +14,12 @@ use crate::rest::{
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
 /// What is documented here and handed in by the server.
-const OF_THE_SERVER: &[(&str, &str)] =
-    &[("post", "/admin/v1/backup"), ("post", "/admin/v1/directory"), ("get", "/admin/v1/records")];
+const OF_THE_SERVER: &[(&str, &str)] = &[
+    ("post", "/admin/v1/backup"),
+    ("post", "/admin/v1/directory"),
+    ("get", "/admin/v1/operations"),
+    ("get", "/admin/v1/records"),
+];
 
 fn document() -> Value {
     serde_json::from_str(about::OPENAPI).unwrap()

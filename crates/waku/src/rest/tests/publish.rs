@@ -175,7 +175,7 @@ async fn refusals_are_short_whatever_was_sent() {
 
 #[tokio::test]
 async fn large_messages_and_bodies_are_refused() {
-    let door = door_with_rules(Rules { max_message_bytes: 1_000, ..Rules::default() }).await;
+    let door = door_with_rules(Rules { max_message_bytes: nonzero!(1_000), ..Rules::default() }).await;
     let message =
         |len| json!({"payload": base64_simd::STANDARD.encode_to_string(vec![0; len]), "contentTopic": CHAT});
     assert_eq!(door.post(PUBLISH, message(900)).await.status, 200);
@@ -237,7 +237,7 @@ async fn a_spooled_message_is_a_published_one_and_a_full_spool_says_so() {
 
 #[tokio::test]
 async fn an_archive_that_does_not_answer_is_not_waited_for_longer_than_the_time_out() {
-    let config = RestConfig { request_timeout_ms: 20, ..RestConfig::default() };
+    let config = RestConfig { request_timeout_ms: nonzero!(20), ..RestConfig::default() };
     let door = silent_door(config).await;
     let answer = door.post(PUBLISH, json!({"payload": "", "contentTopic": CHAT})).await;
     assert_eq!(answer.status, 503);
@@ -248,7 +248,7 @@ async fn an_archive_that_does_not_answer_is_not_waited_for_longer_than_the_time_
 
 #[tokio::test]
 async fn requests_beyond_the_limit_are_refused_until_one_is_done() {
-    let config = RestConfig { requests_max: 2, ..RestConfig::default() };
+    let config = RestConfig { requests_max: nonzero!(2), ..RestConfig::default() };
     let door = Arc::new(silent_door(config).await);
     let ask = |door: Arc<Door>| async move { door.get("/store/v3/messages").await.status };
     let waiting = [tokio::spawn(ask(door.clone())), tokio::spawn(ask(door.clone()))];

@@ -47,7 +47,7 @@ async fn fetched_messages_have_all_their_fields() {
 
 #[tokio::test]
 async fn only_as_many_messages_wait_as_are_configured() {
-    let config = RestConfig { relay_cache_messages: 2, ..RestConfig::default() };
+    let config = RestConfig { relay_cache_messages: nonzero!(2), ..RestConfig::default() };
     let door = door_with(config).await;
     door.post(SUBSCRIPTIONS, json!([PUBSUB])).await;
     for payload in ["a", "b", "c"] {

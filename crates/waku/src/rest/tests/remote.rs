@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::rest::remote::PeerAddress;
+use crate::node::PeerAddress;
 
 const STORE: &str = "/store/v3/messages";
 
@@ -101,7 +101,7 @@ async fn a_peers_refusal_is_passed_on() {
 
 #[tokio::test]
 async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out() {
-    let here = door_with_node(RestConfig { request_timeout_ms: 200, ..admin() }, &[]).await;
+    let here = door_with_node(RestConfig { request_timeout_ms: nonzero!(200), ..admin() }, &[]).await;
     let opened = memory().await;
     let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
     let there = start_door(Arc::new(silent), opened.upkeep, RestConfig::default(), waku_with_node(&[])).await;
@@ -113,7 +113,7 @@ async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out(
 /// What a peer answers may be long, and is held twice while it is written anew.
 #[tokio::test]
 async fn only_so_many_queries_at_once_go_to_other_nodes() {
-    let here = door_with_node(RestConfig { request_timeout_ms: 1_000, ..admin() }, &[]).await;
+    let here = door_with_node(RestConfig { request_timeout_ms: nonzero!(1_000), ..admin() }, &[]).await;
     let opened = memory().await;
     let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
     let there = start_door(Arc::new(silent), opened.upkeep, RestConfig::default(), waku_with_node(&[])).await;
@@ -153,9 +153,16 @@ fn answers_that_make_no_sense_are_not_shown() {
 fn addresses_are_parsed_once_and_bounded() {
     let peer = libp2p::PeerId::random();
     let text = format!("/dns4/node.example/tcp/8000/ws/p2p/{peer}");
-    let parsed = PeerAddress::parse(&text).unwrap();
+    let parsed = text.parse::<PeerAddress>().unwrap();
     assert_eq!((parsed.address.to_string(), parsed.peer), (text, peer));
-    for wrong in ["", "x", "/ip4/127.0.0.1/tcp/1", &format!("/dns4/{}/tcp/1/p2p/{peer}", "x".repeat(1_000))] {
-        assert_eq!(PeerAddress::parse(wrong), None, "{wrong}");
+    for wrong in [
+        "",
+        "x",
+        "/ip4/127.0.0.1/tcp/1",
+        "enr:-abc",
+        "/ip4/10.0.0.1/tcp/1/p2p/me",
+        &format!("/dns4/{}/tcp/1/p2p/{peer}", "x".repeat(1_000)),
+    ] {
+        assert!(wrong.parse::<PeerAddress>().is_err(), "{wrong}");
     }
 }

@@ -102,7 +102,11 @@ async fn begin_publishing(server: &Server) -> (TcpStream, &'static str) {
 /// Clients that had connected and sent nothing, or nothing more, kept everybody out until the header timeout.
 #[tokio::test]
 async fn idle_connections_give_way_to_new_ones() {
-    let config = RestConfig { connections_max: 8, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
+    let config = RestConfig {
+        connections_max: nonzero!(8),
+        header_timeout_ms: nonzero!(NEVER_MS),
+        ..RestConfig::default()
+    };
     let door = door().await;
     let server = start(&door, config).await;
     let (mut in_use, body) = begin_publishing(&server).await;
@@ -134,7 +138,11 @@ async fn idle_connections_give_way_to_new_ones() {
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_while_all_are_in_use() {
     let door = door().await;
-    let config = RestConfig { connections_max: 1, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
+    let config = RestConfig {
+        connections_max: nonzero!(1),
+        header_timeout_ms: nonzero!(NEVER_MS),
+        ..RestConfig::default()
+    };
     let server = start(&door, config).await;
     let (mut first, body) = begin_publishing(&server).await;
     let mut second = server.connect().await;
@@ -155,7 +163,11 @@ async fn an_answer_that_is_being_read_is_not_cut_for_others() {
     let opened = memory().await;
     opened.archive.append(vec![archived(0, vec![b'x'; 16 << 20])]).await.unwrap();
     let door = door_over(opened.archive.clone(), opened, RestConfig::default());
-    let config = RestConfig { connections_max: 1, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
+    let config = RestConfig {
+        connections_max: nonzero!(1),
+        header_timeout_ms: nonzero!(NEVER_MS),
+        ..RestConfig::default()
+    };
     let server = start(&door, config).await;
     let mut first = server.connect().await;
     send(&mut first, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
@@ -228,7 +240,7 @@ async fn an_export_that_fails_in_the_middle_ends_without_its_final_chunk() {
 #[tokio::test]
 async fn a_slow_head_is_not_waited_for() {
     let door = door().await;
-    let server = start(&door, RestConfig { header_timeout_ms: 20, ..RestConfig::default() }).await;
+    let server = start(&door, RestConfig { header_timeout_ms: nonzero!(20), ..RestConfig::default() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /version HTTP/1.1\r\nhost:").await;
     read_rest(&mut stream).await;
@@ -238,7 +250,7 @@ async fn a_slow_head_is_not_waited_for() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_the_same_time() {
     let door = door().await;
-    let server = start(&door, RestConfig { header_timeout_ms: 20, ..RestConfig::default() }).await;
+    let server = start(&door, RestConfig { header_timeout_ms: nonzero!(20), ..RestConfig::default() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, VERSION).await;
     read_until(&mut stream, "9.9.9").await;
@@ -248,7 +260,7 @@ async fn an_idle_connection_is_closed_after_the_same_time() {
 
 #[tokio::test]
 async fn a_slow_body_is_answered_408() {
-    let config = RestConfig { request_timeout_ms: 20, ..RestConfig::default() };
+    let config = RestConfig { request_timeout_ms: nonzero!(20), ..RestConfig::default() };
     let door = door_with(config.clone()).await;
     let server = start(&door, config).await;
     let mut stream = server.connect().await;
@@ -265,7 +277,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let messages = (0..10).map(|number| archived(number, vec![b'x'; 2 << 20]));
     opened.archive.append(messages.collect()).await.unwrap();
     let door = door_over(opened.archive.clone(), opened, RestConfig::default());
-    let server = start(&door, RestConfig { request_timeout_ms: 50, ..RestConfig::default() }).await;
+    let server = start(&door, RestConfig { request_timeout_ms: nonzero!(50), ..RestConfig::default() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     while !door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n") {
@@ -298,7 +310,8 @@ async fn an_answer_holds_memory_until_it_is_sent() {
 #[tokio::test]
 async fn stopping_closes_idle_connections_and_finishes_running_requests() {
     let door = door().await;
-    let server = start(&door, RestConfig { header_timeout_ms: 86_400_000, ..RestConfig::default() }).await;
+    let server =
+        start(&door, RestConfig { header_timeout_ms: nonzero!(86_400_000), ..RestConfig::default() }).await;
     let mut idle = server.connect().await;
     send(&mut idle, VERSION).await;
     read_until(&mut idle, "9.9.9").await;

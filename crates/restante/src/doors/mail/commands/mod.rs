@@ -1,5 +1,62 @@
 //! The commands of mail.
 
-pub(crate) mod blobs;
-pub(crate) mod directory;
-pub(crate) mod records;
+mod blobs;
+pub(super) mod directory;
+mod findings;
+pub(super) mod records;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum MailCommand {
+    /// Set up a server for a domain: settings, a first account, DNS records to set
+    #[command(after_help = SETUP_HELP)]
+    Setup(directory::setup::SetupFlags),
+    /// Manage the domains of this server
+    #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
+    Domain(directory::domain::DomainCommand),
+    /// Manage accounts: passwords, quotas, access to the mail of others
+    #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
+    Account(directory::account::AccountCommand),
+    /// Manage aliases: addresses whose mail goes to other addresses
+    #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
+    Alias(directory::alias::AliasCommand),
+    /// Manage tokens, with which scripts and devices log in
+    #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
+    Token(directory::token::TokenCommand),
+    /// Show who changed domains, accounts, aliases and tokens, and when
+    #[command(after_help = "Example:\n  restante log --limit 10")]
+    Log(directory::log::LogFlags),
+    /// Manage records: statistics, check, dump, erasing an account
+    #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
+    Records(records::RecordsCommand),
+    /// Manage blobs: statistics, check, sweep
+    #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
+    Blobs(blobs::BlobsCommand),
+}
+
+const SETUP_HELP: &str = "\
+Examples:
+  restante setup example.org
+  restante setup example.org --user anna --data /var/lib/restante
+
+It writes restante.toml into this folder, and creates the domain, an account whose password it
+prints once, the aliases postmaster and abuse, a self-signed certificate and a token for
+operators. It changes nothing that exists. `restante serve` in the same folder then runs the
+server.";
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        MailCommand::Setup(flags) => directory::setup::run(&flags).await,
+        MailCommand::Domain(command) => directory::domain::run(command).await,
+        MailCommand::Account(command) => directory::account::run(command).await,
+        MailCommand::Alias(command) => directory::alias::run(command).await,
+        MailCommand::Token(command) => directory::token::run(command).await,
+        MailCommand::Log(flags) => directory::log::run(&flags).await,
+        MailCommand::Records(command) => records::run(command).await,
+        MailCommand::Blobs(command) => blobs::run(command).await,
+    }
+}

@@ -7,6 +7,7 @@ mod tests;
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
+use restante_backup::Removing;
 use restante_blobs::{References, Swept};
 use restante_core::{BlobId, Clock, Identity, Timestamp};
 use restante_records::Cleaned;
@@ -15,7 +16,7 @@ use tracing::{info, warn};
 
 pub(crate) use metrics::TidyMetrics;
 
-use crate::{backup::Removing, clock, config::Config, doors::mail::stores::Stores, signals::Stop};
+use crate::{clock, config::Config, doors::mail::stores::Stores, signals::Stop};
 
 /// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
 /// do, and one that is started every day has its turn all the same.

@@ -23,16 +23,16 @@ pub(crate) struct PublishFlags {
     /// The server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8645")]
     rest: String,
-    /// Publish on this pubsub topic, such as /waku/2/rs/1/0; else the server chooses the shard
+    /// Publish on this pubsub topic, such as /waku/2/rs/1/0 [default: the server chooses the shard]
     #[arg(long, value_name = "TOPIC")]
     pubsub_topic: Option<String>,
-    /// What the message is about, such as /toy/1/chat/proto
+    /// The content topic of the message, such as /toy/1/chat/proto
     #[arg(long, value_name = "TOPIC")]
     content_topic: String,
-    /// What the message says
+    /// The payload of the message, as text
     #[arg(long, value_name = "TEXT", conflicts_with = "payload_file")]
     payload: Option<String>,
-    /// Send this file's content; without it and --payload, what comes from stdin
+    /// Send this file's content [default: stdin]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     payload_file: Option<PathBuf>,
 }

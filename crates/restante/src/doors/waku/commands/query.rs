@@ -14,9 +14,14 @@ use serde::Deserialize;
 use crate::{
     client::{RestClient, escape},
     clock,
-    doors::waku::{archives, transfer::json::JsonEntry},
-    moment::{Moment, parse_moment},
-    output::{Format, Printer},
+    doors::waku::{
+        moment::{Moment, parse_moment},
+        {
+            printer::Printer,
+            {archives, transfer::json::JsonEntry},
+        },
+    },
+    output::Format,
 };
 
 #[derive(Args, Debug)]
@@ -33,13 +38,13 @@ pub(crate) struct QueryFlags {
     /// Only messages with this hash; may be repeated
     #[arg(long, value_name = "HASH")]
     hash: Vec<MessageHash>,
-    /// Only content topics in this filter: 128 hex digits; the server doesn't learn which of them are wanted
+    /// Only content topics in this filter: 128 hex digits; the server does not learn the exact topics
     #[arg(long, value_name = "HEX")]
     bloom: Option<Bloom>,
     /// From new to old
     #[arg(long)]
     backward: bool,
-    /// Print at most so many messages
+    /// Print at most this many messages
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// How to print [default: table on a terminal, else ndjson]
@@ -53,7 +58,7 @@ pub(crate) struct Wanted {
     /// Only messages on this pubsub topic
     #[arg(long, value_name = "TOPIC")]
     pubsub_topic: Option<String>,
-    /// Only messages about this content topic; may be repeated
+    /// Only messages with this content topic; may be repeated
     #[arg(long, value_name = "TOPIC")]
     content_topic: Vec<String>,
     /// Only messages at or after this: 2026-01-31T12:00:00Z, 2026-01-31, nanoseconds, now, -1h, -7d

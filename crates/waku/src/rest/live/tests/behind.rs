@@ -262,7 +262,7 @@ async fn a_walk_without_a_client_ends() {
 /// Far more arrives than may wait for a stream, while its client has not read the archive's first pages yet.
 #[tokio::test]
 async fn a_walk_whose_client_reads_late_does_not_end_as_too_slow() {
-    let config = RestConfig { live_queue_messages: 50, ..RestConfig::default() };
+    let config = RestConfig { live_queue_messages: nonzero!(50), ..RestConfig::default() };
     let door = door_with(config).await;
     let mut expected = BTreeSet::new();
     let mut send = async |number: usize| {

@@ -9,7 +9,7 @@ mod sse;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use restante_core::Timestamp;
+use restante_core::{Timestamp, nonzero};
 use restante_waku_wire::{WakuMessage, message_hash};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
@@ -125,7 +125,7 @@ async fn a_stream_is_a_session_and_leaves_with_its_client() {
 
 #[tokio::test]
 async fn streams_beyond_the_limit_are_refused() {
-    let config = RestConfig { live_streams_max: 1, ..RestConfig::default() };
+    let config = RestConfig { live_streams_max: nonzero!(1), ..RestConfig::default() };
     let door = crate::rest::tests::door_with(config).await;
     let app = app_of(&door);
     let first = open_feed(&app, "", 7_001).await.ok().unwrap();
@@ -179,7 +179,7 @@ async fn a_cursor_does_not_pass_what_was_lost_with_the_session() {
 
 #[tokio::test]
 async fn an_archive_that_does_not_answer_is_503() {
-    let config = RestConfig { request_timeout_ms: 50, ..RestConfig::default() };
+    let config = RestConfig { request_timeout_ms: nonzero!(50), ..RestConfig::default() };
     let door = crate::rest::tests::silent_door(config).await;
     let app = app_of(&door);
     let refusal = open_feed(&app, &format!("cursor=0x{}", "07".repeat(32)), 7_001).await.err().unwrap();

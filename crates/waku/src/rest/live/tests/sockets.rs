@@ -118,7 +118,7 @@ async fn an_operator_s_close_is_a_policy_violation() {
 #[tokio::test]
 async fn pages_of_other_hosts_open_no_sockets_unless_the_settings_name_them() {
     let config =
-        RestConfig { live_origins: vec!["https://chat.example".to_owned()], ..RestConfig::default() };
+        RestConfig { live_origins: vec!["https://chat.example".parse().unwrap()], ..RestConfig::default() };
     let door = door_with(config.clone()).await;
     let server = Server::start(&door, config).await;
     for origin in ["http://evil.example", "https://chat.example.evil", "null", "http://chat.example"] {

@@ -199,7 +199,7 @@ async fn an_operator_ends_a_stream_and_the_client_is_notified() {
 /// What is sent is more than all buffers on the way take, the system's among them.
 #[tokio::test]
 async fn a_reader_that_is_too_slow_is_ended_and_goes_on_from_its_cursor() {
-    let config = RestConfig { live_queue_messages: 20, ..RestConfig::default() };
+    let config = RestConfig { live_queue_messages: nonzero!(20), ..RestConfig::default() };
     let door = door_with(config.clone()).await;
     let server = Server::start(&door, config).await;
     let mut listener = Listener::ask(&server, "/live", "").await;

@@ -8,7 +8,12 @@ use std::{
 use indicatif::{DecimalBytes, HumanCount};
 use restante_blobs::Report;
 
-use crate::{commands::findings, config::RecordsFlags, doors::mail::blobs, exit, progress::Progress};
+use crate::{
+    config::RecordsFlags,
+    doors::mail::{blobs, commands::findings},
+    exit,
+    progress::Progress,
+};
 
 pub(super) async fn run(flags: &RecordsFlags) -> anyhow::Result<ExitCode> {
     let opened = blobs::open_existing(&flags.load()?.config).await?;

@@ -15,7 +15,7 @@ pub(crate) enum BlobsCommand {
     /// Print how many blobs there are and what they take on disk; no server may be running on them
     #[command(after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Stats(stats::StatsFlags),
-    /// Read every blob and compare it with its hash; exits with 1 and a list when something is damaged; no server may be
+    /// Read every blob and compare it with its hash; exits with 1 and a list if something is damaged; no server may be
     /// running on them
     #[command(after_help = "Example:\n  restante blobs check --data /var/lib/restante")]
     Check(RecordsFlags),
@@ -29,9 +29,9 @@ Examples:
   restante blobs sweep --data /var/lib/restante
   restante blobs sweep --grace 0
 
-A running server sweeps by itself (blobs.sweep_interval_seconds). Blobs know which records they
-belong to, and are swept with no others: --adopt says that they are those of the present records from
-now on. Blobs that are nobody's become those of the records, if these refer to one of them.";
+A running server sweeps by itself (blobs.sweep_interval_seconds). Blobs belong to certain records
+and are swept with no others; --adopt makes them those of the present records. Blobs without an
+owner become those of the records, if these refer to one of them.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: BlobsCommand) -> anyhow::Result<ExitCode> {

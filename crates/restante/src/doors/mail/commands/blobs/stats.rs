@@ -12,9 +12,9 @@ use restante_blobs::Stats;
 use serde::Serialize;
 
 use crate::{
-    commands::findings::{ReportFormat, print_figures},
     config::RecordsFlags,
-    doors::mail::blobs,
+    doors::mail::{blobs, commands::findings::print_figures},
+    output::ReportFormat,
 };
 
 #[derive(Args, Debug)]

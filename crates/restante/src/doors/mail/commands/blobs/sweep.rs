@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
-    backup, clock,
+    backups, clock,
     config::RecordsFlags,
     doors::mail::{
         blobs, records,
@@ -21,11 +21,11 @@ use crate::{
 pub(crate) struct SweepFlags {
     #[command(flatten)]
     places: RecordsFlags,
-    /// Keep what was put within so many seconds, 0 for nothing of it [default: blobs.sweep_grace_seconds]
+    /// Keep blobs that were put within this many seconds [default: blobs.sweep_grace_seconds]
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// From now on the blobs are those of these records, whatever records they were put for: say so after records were made
-    /// anew on purpose. What they do not refer to goes
+    /// Make the blobs those of these records, whatever records they were put for: after records were intentionally created
+    /// anew. Blobs without a reference in these are removed
     #[arg(long)]
     adopt: bool,
 }
@@ -34,7 +34,7 @@ pub(crate) struct SweepFlags {
 pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     let config = flags.places.load()?.config;
     // Records that are half of those of a backup would not name all blobs.
-    backup::check_not_halfway(&config)?;
+    backups::check_not_halfway(&config)?;
     tidying::check_records_last(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;

@@ -14,7 +14,7 @@ use super::{
     reach::{DirectoryFlags, PasswordFlags},
     show,
 };
-use crate::commands::findings::ReportFormat;
+use crate::output::ReportFormat;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum AccountCommand {
@@ -30,25 +30,25 @@ pub(crate) enum AccountCommand {
     /// Set the password of an account, or one for a single application
     #[command(after_help = PASSWORD_HELP)]
     Password(PasswordCommandFlags),
-    /// Refuse log-ins and mail of an account, which keeps everything
+    /// Refuse log-ins and mail of an account, and keep its data
     #[command(after_help = "Example:\n  restante account disable anna@example.org")]
     Disable(OneFlags),
-    /// Take log-ins and mail of an account again
+    /// Accept log-ins and mail of an account again
     #[command(after_help = "Example:\n  restante account enable anna@example.org")]
     Enable(OneFlags),
-    /// Bound the mail of an account
+    /// Limit the size of an account's mail
     #[command(after_help = "Example:\n  restante account quota anna@example.org 5GB")]
     Quota(QuotaFlags),
-    /// Say what the user of an account may do
+    /// Set what the user of an account may do
     #[command(after_help = "Example:\n  restante account role anna@example.org operator")]
     Role(RoleFlags),
-    /// Remove an account for ever
+    /// Remove an account permanently
     #[command(after_help = REMOVE_HELP)]
     Remove(OneFlags),
     /// Let one account read or write the mail of another
     #[command(after_help = "Example:\n  restante account grant shared@example.org anna@example.org read")]
     Grant(GrantFlags),
-    /// Take that back
+    /// Revoke access to the mail of another account
     #[command(after_help = "Example:\n  restante account revoke shared@example.org anna@example.org")]
     Revoke(RevokeFlags),
 }
@@ -59,8 +59,8 @@ Examples:
   restante account add anna@example.org --generate --quota 5GB
   pass show mail/anna | restante account add anna@example.org --password-file -
 
-Without a flag the password is asked for. --generate prints it to stdout. The domain must be there:
-restante domain add example.org.";
+Without a flag the command asks for the password. --generate prints it to stdout. The domain must
+exist: restante domain add example.org.";
 
 const PASSWORD_HELP: &str = "\
 Examples:
@@ -68,19 +68,20 @@ Examples:
   restante account password anna@example.org --application phone --generate
   restante account password anna@example.org --application phone --remove
 
-A password for an application logs in as the account's own does, and is removed by itself when the
-phone is lost. Connections that were opened with a password end within two seconds of its change or
-removal.";
+A password for an application works like the account's own, and can be removed alone when the
+phone is lost. Connections that were opened with a password end within two seconds after it is
+changed or removed.";
 
 const REMOVE_HELP: &str = "\
 Example:
   restante account remove anna@example.org
 
-Its address is free again. An account that is added with it later is another one, with a number of
-its own. To keep the mail and refuse the user: restante account disable.";
+Its address is free again; an account that is added with it later has another number. To keep the
+mail and refuse the user: restante account disable.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     #[command(flatten)]
     password: PasswordFlags,
@@ -96,6 +97,7 @@ pub(crate) struct AddFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct OneFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -103,6 +105,7 @@ pub(crate) struct OneFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct PasswordCommandFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     /// Set the password of this application, and not the account's own
     #[arg(long, value_name = "NAME")]
@@ -118,6 +121,7 @@ pub(crate) struct PasswordCommandFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuotaFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     /// The most bytes of mail, as in 500MB or 5GB, or none
     #[arg(value_name = "SIZE", value_parser = quota)]
@@ -128,7 +132,9 @@ pub(crate) struct QuotaFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RoleFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
+    /// The new role
     role: RoleFlag,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -136,10 +142,11 @@ pub(crate) struct RoleFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct GrantFlags {
-    /// Whose mail it is
+    /// The account with the mail
     owner: EmailAddress,
-    /// Who may use it
+    /// The account that may use it
     user: EmailAddress,
+    /// What it may do with the mail
     access: AccessFlag,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -147,9 +154,9 @@ pub(crate) struct GrantFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeFlags {
-    /// Whose mail it is
+    /// The account with the mail
     owner: EmailAddress,
-    /// Who may not use it any more
+    /// The account that may no longer use it
     user: EmailAddress,
     #[command(flatten)]
     flags: DirectoryFlags,

@@ -9,7 +9,7 @@ use super::{reach::DirectoryFlags, show};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum AliasCommand {
-    /// Add targets to an alias, which is made when it is not there
+    /// Add targets to an alias, which is created if missing
     #[command(after_help = ADD_HELP)]
     Add(AddFlags),
     /// List the aliases
@@ -34,7 +34,9 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
+    /// The address of the alias, as info@example.org
     address: EmailAddress,
+    /// Addresses that get its mail, here or elsewhere
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<EmailAddress>,
     #[command(flatten)]
@@ -52,8 +54,9 @@ pub(crate) struct ListFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RemoveFlags {
+    /// The address of the alias, as info@example.org
     address: EmailAddress,
-    /// Remove these only
+    /// Targets to remove [default: the whole alias]
     #[arg(value_name = "TARGET")]
     targets: Vec<EmailAddress>,
     #[command(flatten)]

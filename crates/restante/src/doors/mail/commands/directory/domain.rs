@@ -28,16 +28,17 @@ Examples:
   restante domain add example.org
   restante domain add example.org --catch-all anna@example.org
 
-With the separator +, mail for anna+shop@example.org goes to anna@example.org. A catch-all gets what is
-sent to addresses that don't exist, which is mostly spam.";
+With the separator +, mail for anna+shop@example.org goes to anna@example.org. A catch-all gets
+mail for addresses that don't exist, which is mostly spam.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
+    /// The domain, as example.org
     domain: Domain,
     /// What separates an address from a detail: one of + - _ = ~ . or none [default: +]
     #[arg(long, value_name = "CHARACTER", value_parser = separator, allow_hyphen_values = true)]
     separator: Option<Setting<char>>,
-    /// Who gets mail for addresses that don't exist [default: none]
+    /// The address for mail to addresses that don't exist [default: none]
     #[arg(long, value_name = "ADDRESS", value_parser = catch_all)]
     catch_all: Option<Setting<EmailAddress>>,
     #[command(flatten)]
@@ -46,11 +47,12 @@ pub(crate) struct AddFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct SetFlags {
+    /// The domain, as example.org
     domain: Domain,
     /// What separates an address from a detail: one of + - _ = ~ . or none
     #[arg(long, value_name = "CHARACTER", value_parser = separator, allow_hyphen_values = true)]
     separator: Option<Setting<char>>,
-    /// Who gets mail for addresses that don't exist: an address, or none
+    /// The address for mail to addresses that don't exist: an address, or none
     #[arg(long, value_name = "ADDRESS", value_parser = catch_all)]
     catch_all: Option<Setting<EmailAddress>>,
     #[command(flatten)]
@@ -65,6 +67,7 @@ pub(crate) struct ListFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RemoveFlags {
+    /// The domain, as example.org
     domain: Domain,
     #[command(flatten)]
     flags: DirectoryFlags,

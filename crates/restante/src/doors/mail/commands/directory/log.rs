@@ -10,7 +10,7 @@ use super::{reach::DirectoryFlags, show};
 
 #[derive(Args, Debug)]
 pub(crate) struct LogFlags {
-    /// Print at most so many lines
+    /// Print at most this many lines
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     limit: u16,
     #[command(flatten)]

@@ -10,4 +10,4 @@ pub(crate) mod setup;
 mod show;
 pub(crate) mod token;
 
-pub(crate) use route::route;
+pub(crate) use route::routes;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
+use http::StatusCode;
 use restante_core::ErrorKind;
 use restante_directory::{
     Actor, Answer, Directory, DirectoryMetrics, EmailAddress, NewPassword, Operation, PAGE_MAX, Page,
@@ -11,16 +12,14 @@ use restante_directory::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backup,
-    client::{OperatorFlags, Refused},
+    backups,
+    client::{OperatorFlags, Refused, own_token},
     clock,
-    commands::{
-        backup::{explain, explain_guess, server_of},
-        findings::ReportFormat,
-    },
+    commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
     doors::mail::records,
     exit::{self, UsageError},
+    output::ReportFormat,
     secrets,
 };
 
@@ -32,10 +31,10 @@ pub(super) const PATH: &str = "/admin/v1/directory";
 pub(crate) struct DirectoryFlags {
     #[command(flatten)]
     records: RecordsFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
+    /// A file with the server's token or an operator's; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
     /// How to print
@@ -62,12 +61,12 @@ impl DirectoryFlags {
             return self.ask(url.clone(), self.token_file.clone(), None, operation).await;
         }
         let config = self.records.load()?.config;
-        backup::check_not_halfway(&config)?;
+        backups::check_not_halfway(&config)?;
         let opened = match open(&config).await {
             Ok(opened) => opened,
             Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
                 let url = server_of(&config)?;
-                let data = backup::real_path(&config.server.data_dir);
+                let data = backups::data_folder(&config);
                 let token_file = self.token_file.clone().or_else(|| own_token(&config));
                 let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
                 return asked.map_err(|error| explain_guess(error, &config, &url));
@@ -94,7 +93,7 @@ impl DirectoryFlags {
             }
             Err(error) => match error.downcast_ref::<Refused>() {
                 // What the directory itself refuses says what to do.
-                Some(refused) if refused.is_of_route() => Err(anyhow!("{}", refused.text)),
+                Some(refused) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
                 _ => Err(explain(error)),
             },
         }
@@ -119,11 +118,17 @@ impl DirectoryFlags {
     }
 }
 
+/// Whether the path exists and the request passed the guards before it.
+fn is_of_route(refused: &Refused) -> bool {
+    let is_unknown = refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path");
+    !is_unknown && !matches!(refused.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
 /// Opens records that are there.
 async fn open(config: &Config) -> anyhow::Result<restante_records::Opened> {
     let opened = records::open_existing(config).await;
     opened.map_err(|error| match exit::kind(&error) {
-        None => error.context("`restante setup DOMAIN` makes a server with a first account"),
+        None => anyhow::anyhow!("{error:#}; in a new folder run `restante setup DOMAIN` first"),
         Some(_) => error,
     })
 }
@@ -141,14 +146,6 @@ pub(super) async fn operate_on(
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
 }
 
-/// The token of the server that the settings describe, if this user may read it and none is in the environment.
-fn own_token(config: &Config) -> Option<PathBuf> {
-    let file = config.token_file();
-    let is_set = !file.as_os_str().is_empty();
-    let has_other = std::env::var(crate::client::TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
-    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
-}
-
 /// The user who runs the command, for the log of operations.
 fn user() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
@@ -162,7 +159,7 @@ pub(crate) struct PasswordFlags {
     /// Read the password from the first line of this file, or from stdin with -
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     password_file: Option<PathBuf>,
-    /// Let the server draw a password and print it once
+    /// Generate a password and print it once
     #[arg(long, conflicts_with = "password_file")]
     generate: bool,
 }

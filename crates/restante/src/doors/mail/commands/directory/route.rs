@@ -1,30 +1,72 @@
-//! `POST /admin/v1/directory`: one operation of a running server's directory.
+//! `POST /admin/v1/directory`: one operation of a running server's directory. `GET /admin/v1/operations`: what operators did last.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
-    Json,
+    Extension, Json,
+    extract::RawQuery,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use restante_core::ErrorKind;
-use restante_directory::{Actor, Directory, Error};
-use restante_http::{Audience, Route};
+use restante_directory::{Actor, Answer, Directory, Error, Login, Operation, OperationEntry};
+use restante_http::{Audience, Refusal, Route};
+use serde_json::{Value, json};
 use tracing::warn;
 
 use super::reach::{PATH, Request};
 
 /// The longest name of who asks.
 const BY_BYTES_MAX: usize = 64;
+/// Operations that are shown when nobody says how many, and at most.
+const OPERATIONS: usize = 50;
+const OPERATIONS_MAX: usize = 1_000;
 
-/// The route of a server that keeps its directory below a data folder.
-pub(crate) fn route(directory: Directory, data: PathBuf) -> Route {
-    let answer = move |body: Bytes| answer(directory.clone(), data.clone(), body);
-    Route::post(PATH, "domains, accounts, aliases, tokens", answer).with_audience(Audience::Operators)
+/// The routes of a server that keeps its directory below a data folder.
+pub(crate) fn routes(directory: &Directory, data: PathBuf) -> [Route; 2] {
+    let (changed, shown) = (directory.clone(), directory.clone());
+    let change = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
+        let login = login.map(|Extension(login)| login);
+        answer(changed.clone(), data.clone(), login, body)
+    };
+    let show = move |query| operations(shown.clone(), query);
+    let routes = [
+        Route::post(PATH, "domains, accounts, aliases, tokens", change),
+        Route::get("/admin/v1/operations", "what operators did in the directory, the newest first", show),
+    ];
+    routes.map(|route| route.with_audience(Audience::Operators))
 }
 
-async fn answer(directory: Directory, data: PathBuf, body: Bytes) -> Response {
+/// `GET /admin/v1/operations?limit=50`
+async fn operations(directory: Directory, RawQuery(query): RawQuery) -> Result<Json<Value>, Response> {
+    let limit = limit_in(query.as_deref().unwrap_or_default()).map_err(IntoResponse::into_response)?;
+    let actor = Actor(String::new()); // reading is not noted
+    match directory.operate(&actor, Operation::Log { limit }).await {
+        Ok(Answer::Log(entries)) => {
+            let show =
+                |OperationEntry { at, who, what }| json!({"at": at / 1_000_000, "who": who, "what": what});
+            Ok(Json(json!({"operations": entries.into_iter().map(show).collect::<Vec<Value>>()})))
+        }
+        Ok(_) => Err(Refusal::internal().into_response()),
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+fn limit_in(query: &str) -> Result<usize, Refusal> {
+    let mut limit = OPERATIONS;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "limit" {
+            return Err(Refusal::unknown(name, &["limit"]));
+        }
+        let value = value.parse().ok().filter(|limit| (1..=OPERATIONS_MAX).contains(limit));
+        limit = value.ok_or_else(|| Refusal::field("limit", "expected a whole number from 1 to 1000"))?;
+    }
+    Ok(limit)
+}
+
+async fn answer(directory: Directory, data: PathBuf, login: Option<Arc<Login>>, body: Bytes) -> Response {
     let Request { by, data: meant, operation } = match serde_json::from_slice(&body) {
         Ok(request) => request,
         Err(error) => {
@@ -41,7 +83,9 @@ async fn answer(directory: Directory, data: PathBuf, body: Bytes) -> Response {
         return (StatusCode::CONFLICT, text).into_response();
     }
     // A task of its own: a change of several commits is not left halfway when the client goes away.
-    let actor = Actor(format!("{by} over HTTP"));
+    // A log-in proves who it is; without one the request says so.
+    let who = login.map_or(by, |login| login.address.to_string());
+    let actor = Actor(format!("{who} over HTTP"));
     let done = tokio::spawn(async move { directory.operate(&actor, operation).await });
     match done.await {
         Ok(Ok(answer)) => Json(answer).into_response(),

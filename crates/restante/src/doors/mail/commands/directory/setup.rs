@@ -14,7 +14,12 @@ use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use restante_directory::{Answer, Domain, EmailAddress, NewPassword, Operation, Role, SEPARATOR};
 
 use super::reach::operate_on;
-use crate::{clock, config::Config, doors::mail::records, exit::UsageError};
+use crate::{
+    clock,
+    config::Config,
+    doors::{self, mail::records},
+    exit::UsageError,
+};
 
 /// The settings are written where `restante serve` looks for them.
 const SETTINGS: &str = "restante.toml";
@@ -64,12 +69,11 @@ fn check_is_new(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings that differ from their defaults.
+/// The settings that differ from their defaults, but for those of doors.
 fn config(data: &Path) -> Config {
     let mut config = Config::default();
     config.server.data_dir = data.to_owned();
     config.operate.token_file = data.join("operator.token");
-    config.waku.node.enabled = false;
     config
 }
 
@@ -79,19 +83,17 @@ fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::R
         Ok(toml::Value::String(text.to_owned()).to_string())
     };
     Ok(format!(
-        "# What differs from the defaults, which `restante config show` prints with what is set here.\n\n\
+        "# Settings that differ from the defaults; `restante config show` prints all.\n\n\
          [server]\ndata_dir = {}\n\n\
-         # Operators prove themselves with the token in this file: commands of this machine read it, the console asks for it.\n\
+         # Operators need the token in this file: commands on this machine read it, the console asks for it.\n\
          [operate]\ntoken_file = {}\n\n\
-         # Self-signed: put those that clients trust in their place.\n\
-         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n\
-         # This server has no Waku node; true makes it one.\n\
-         [waku.node]\nenabled = {}\n",
+         # Self-signed: replace them by certificates that clients trust.\n\
+         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n{}",
         quoted(data)?,
         quoted(&config.operate.token_file)?,
         quoted(&files.certificate)?,
         quoted(&files.key)?,
-        config.waku.node.enabled,
+        doors::lines("restante.toml"),
     ))
 }
 
@@ -196,11 +198,11 @@ fn report(
         "\
 account      {address}
 password     {password}
-             It is shown this once; `restante account password {address}` sets another.
+             Shown only once; `restante account password {address}` sets another.
 settings     {SETTINGS}
 data         {data}
-certificate  {certificate}, key {key}: self-signed, for trying things out
-token        {token}, for the console and for operators' commands from elsewhere
+certificate  {certificate}, key {key}: self-signed, for a first try
+token        {token}, for the console and for commands on other machines
 
 DNS records to set, with the addresses of your server:
   {host}.  A     192.0.2.1
@@ -214,6 +216,7 @@ Next:
   restante serve
   restante account add NAME@{domain}
   restante account list
+The console is at http://127.0.0.1:8646 and asks for the token.
 This version keeps accounts; it does not receive or send mail yet. Set the MX record when it does.
 ",
         data = config.server.data_dir.display(),

@@ -11,7 +11,7 @@ use restante_directory::{
 use serde::Serialize;
 
 use crate::{
-    commands::findings::ReportFormat,
+    output::ReportFormat,
     output::{printable, write_json},
 };
 

@@ -10,11 +10,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use restante_directory::{Answer, EmailAddress, NewToken, Operation, Scope};
 
 use super::{reach::DirectoryFlags, show};
-use crate::commands::findings::ReportFormat;
+use crate::output::ReportFormat;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
-    /// Make a token and print it once
+    /// Create a token and print it once
     #[command(after_help = CREATE_HELP)]
     Create(CreateFlags),
     /// List the tokens of an account
@@ -30,7 +30,7 @@ Examples:
   restante token create anna@example.org --name backup-script --scope mail --expires 90d
   restante token create anna@example.org --name laptop
 
-The token goes to stdout and nowhere else: only a hash of it is kept. Clients send it as
+The token is printed to stdout only; the server keeps a hash of it. Clients send it as
 `Authorization: Bearer rst_...`.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -58,14 +58,15 @@ impl From<ScopeFlag> for Scope {
 
 #[derive(Args, Debug)]
 pub(crate) struct CreateFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
-    /// What it is for
+    /// A name, to recognise it in lists
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// What it is good for, separated by commas
+    /// What it may be used for, separated by commas
     #[arg(long, value_name = "SCOPE", value_delimiter = ',', default_value = "mail,send,chat")]
     scope: Vec<ScopeFlag>,
-    /// After what time it expires, as in 12h, 90d or 52w [default: never]
+    /// Time until it expires, as in 12h, 90d or 52w [default: never]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     expires: Option<u64>,
     #[command(flatten)]
@@ -74,6 +75,7 @@ pub(crate) struct CreateFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct ListFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -81,8 +83,9 @@ pub(crate) struct ListFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
-    /// The id that `restante token list` shows
+    /// The id from `restante token list`
     id: String,
     #[command(flatten)]
     flags: DirectoryFlags,

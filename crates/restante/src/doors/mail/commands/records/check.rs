@@ -8,11 +8,16 @@ use std::{
 use indicatif::HumanCount;
 use restante_records::Report;
 
-use crate::{commands::findings, config::RecordsFlags, doors::mail::records, exit, progress::Progress};
+use crate::{
+    config::RecordsFlags,
+    doors::mail::{commands::findings, records},
+    exit,
+    progress::Progress,
+};
 
 pub(super) async fn run(flags: &RecordsFlags) -> anyhow::Result<ExitCode> {
     let opened = records::open_existing(&flags.load()?.config).await?;
-    let progress = Progress::rows("checking", Some(0));
+    let progress = Progress::counting("rows", "checking", Some(0));
     let report = opened.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
     drop(progress);
     opened.upkeep.close().await?;

@@ -15,11 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags,
-    doors::{mail::records, waku::transfer::json::encode},
-    new_file::NewFile,
-    output::write_json,
-    progress::Progress,
+    config::RecordsFlags, doors::mail::records, new_file::NewFile, output::write_json, progress::Progress,
 };
 
 #[derive(Args, Debug)]
@@ -55,7 +51,7 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     let opened = records::open_existing(&flags.records.load()?.config).await?;
     let stats = opened.upkeep.stats().await?;
     let total = stats.kinds.iter().map(|kind| kind.records).sum();
-    let progress = Progress::records("dumping", Some(total));
+    let progress = Progress::counting("records", "dumping", Some(total));
     let count = match &flags.out {
         Some(path) => to_file(path, &*opened.upkeep, &progress).await?,
         None => {
@@ -110,7 +106,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
         created: record.created.0,
         properties: properties(record, kind),
         body: text,
-        body_base64: text.is_none().then(|| encode(&record.body.bytes)),
+        body_base64: text.is_none().then(|| base64_simd::STANDARD.encode_to_string(&record.body.bytes)),
         blobs: record.body.blobs.iter().map(ToString::to_string).collect(),
     }
 }
@@ -132,7 +128,7 @@ fn shown(value: &Value) -> serde_json::Value {
         Value::Number(number) => json!(number),
         Value::Text(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => json!(text),
-            Err(_) => json!({"base64": encode(bytes)}),
+            Err(_) => json!({"base64": base64_simd::STANDARD.encode_to_string(bytes)}),
         },
         // It stands for an id in a commit, and is never stored.
         Value::Created(place) => json!({"created": place}),
@@ -155,7 +151,7 @@ mod tests {
             opened.records.commit(AccountId(account), Commit::of(changes)).await.unwrap();
         }
         let mut out = Vec::new();
-        let progress = Progress::records("dumping", None);
+        let progress = Progress::counting("records", "dumping", None);
         let count = dump(&*opened.upkeep, &progress, &mut out).await.unwrap();
         let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
         assert_eq!(lines.len() as u64, count);

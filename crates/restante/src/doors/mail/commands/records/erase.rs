@@ -29,7 +29,7 @@ pub(super) async fn run(flags: &EraseFlags) -> anyhow::Result<ExitCode> {
         bail!("only a backup brings the records of account {} back: add --yes to erase them", account.0);
     }
     let opened = records::open_existing(&flags.records.load()?.config).await?;
-    let progress = Progress::records("erasing", None);
+    let progress = Progress::counting("records", "erasing", None);
     let mut erased_records = 0;
     loop {
         let erased = opened.upkeep.erase(account, STEP).await?;

@@ -16,10 +16,10 @@ pub(crate) use route::route;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum RecordsCommand {
-    /// Print what there is of each kind, and what it takes on disk; with --rest of a running server
+    /// Print the number of records of each kind and their size on disk; with --rest of a running server
     #[command(after_help = STATS_HELP)]
     Stats(stats::StatsFlags),
-    /// Read every record and verify indexes, history and counters; exits with 1 and a list when something is damaged; no
+    /// Read every record and verify indexes, history and counters; exits with 1 and a list if something is damaged; no
     /// server may be running on them
     #[command(after_help = "Example:\n  restante records check --data /var/lib/restante")]
     Check(RecordsFlags),
@@ -44,19 +44,19 @@ Examples:
   restante records dump --out records.ndjson
   restante records dump | jq -r 'select(.kind == \"email\") | .id'
 
-One line a record, by account, kind and id: account, kind, id, revision, created, properties by name
-(each a list of numbers and texts), the body and the ids of its blobs. Bytes that are no text stand
-in base64: a body as bodyBase64, a property as {\"base64\": ...}.
+One line for each record, ordered by account, kind and id: account, kind, id, revision, created,
+properties by name (each a list of numbers and texts), the body and the ids of its blobs. Bytes
+that are no text are in base64: a body as bodyBase64, a property as {\"base64\": ...}.
 
-To look into it is what a dump is for; a copy to come back to is made by restante backup.";
+A dump is for inspection; use restante backup for copies that can be restored.";
 
 const ERASE_HELP: &str = "\
 Example:
   restante records erase 12 --yes --data /var/lib/restante
 
-The account can be used again: it is empty then, and gives no id out that it had. Blobs that nothing
-refers to any more are removed by the next sweep. A command that was broken off is continued by
-running it again; until then nothing is committed in the account.";
+The account is empty then and can be used again; it assigns no id twice. Blobs without a reference
+are removed by the next sweep. If the command is interrupted, run it again; until then commits in
+the account are refused.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: RecordsCommand) -> anyhow::Result<ExitCode> {

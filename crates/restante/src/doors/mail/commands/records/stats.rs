@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     client::OperatorFlags,
-    commands::findings::{ReportFormat, print_figures},
     config::RecordsFlags,
-    doors::mail::records,
+    doors::mail::{commands::findings::print_figures, records},
+    output::ReportFormat,
     output::printable,
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct StatsFlags {
     /// Ask this running server, as in http://127.0.0.1:8646
     #[arg(long, value_name = "URL", conflicts_with_all = ["data", "records", "blobs", "config"])]
     rest: Option<String>,
-    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "rest")]
     token_file: Option<PathBuf>,
     /// How to print

@@ -36,10 +36,10 @@ pub(crate) struct CompareFlags {
     /// Compare topics and bodies too, not only which messages there are
     #[arg(long)]
     bodies: bool,
-    /// Copy to B what it lacks; no server may be running on it when it is a log archive
+    /// Copy to B what it lacks; no server may be running on B if it is a log archive
     #[arg(long)]
     repair: bool,
-    /// List at most so many differences; all are counted
+    /// List at most this many differences; all are counted
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: u64,
     /// Read the engines' settings from this file instead of ./restante.toml
@@ -90,7 +90,7 @@ async fn compare(flags: &CompareFlags, a: &Opened, b: &Opened) -> anyhow::Result
     if range.is_everything() {
         total = Some(a.upkeep.stats().await?.messages + b.upkeep.stats().await?.messages);
     }
-    let progress = Progress::messages("comparing", total);
+    let progress = Progress::counting("messages", "comparing", total);
     let mut comparison = Comparison::new(&*a.archive, &*b.archive, scope);
     while comparison.step().await? {
         let (one, other) = comparison.messages();

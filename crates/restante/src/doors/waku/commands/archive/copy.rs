@@ -12,9 +12,11 @@ use super::state::StateFile;
 use crate::{
     clock,
     config::{ArchiveFlags, Config},
-    doors::waku::archives::{self, Access},
+    doors::waku::{
+        archives::{self, Access},
+        moment::{Moment, parse_moment},
+    },
     exit::{self, UsageError},
-    moment::{Moment, parse_moment},
     progress::Progress,
     signals::Stop,
 };
@@ -24,7 +26,7 @@ pub(crate) struct CopyFlags {
     /// Copy from this archive: log:<folder>, sqlite:<file> or postgres://<user>@<host>/<database>
     #[arg(value_name = "FROM")]
     from: EngineUrl,
-    /// Copy to this one, which is made when it is not there; no server may be running on a log archive
+    /// Copy to this one, which is created if missing; no server may be running on a log archive
     #[arg(value_name = "TO")]
     to: EngineUrl,
     #[command(flatten)]
@@ -32,7 +34,7 @@ pub(crate) struct CopyFlags {
     /// Read the engines' settings from this file instead of ./restante.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Keep how far the copy has come in this file [default: ./restante-copy-<hash>.state]
+    /// Store the progress of the copy in this file [default: ./restante-copy-<hash>.state]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     state: Option<PathBuf>,
 }
@@ -162,8 +164,10 @@ async fn copy(
     (range, from, stop): (TimeRange, &Opened, &Stop),
 ) -> anyhow::Result<(Copied, bool)> {
     let total = if range.is_everything() { Some(from.upkeep.stats().await?.messages) } else { None };
-    let progress = Progress::messages("copying", total);
-    progress.begin_at(done(&copier.copied()));
+    let progress = Progress::counting("messages", "copying", total);
+    // What was copied before is not counted for the rate.
+    progress.bar.set_position(done(&copier.copied()));
+    progress.bar.reset_eta();
     loop {
         if stop.is_requested() {
             return Ok((copier.copied(), false));

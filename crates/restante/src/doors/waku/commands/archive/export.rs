@@ -45,7 +45,7 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     let opened = archives::open(&config, Access::Read, Metrics::default()).await?;
     let total = if flags.wanted.is_everything() { Some(opened.upkeep.stats().await?.messages) } else { None };
     let query = flags.wanted.to_query(clock::system().now(), PAGE_ROWS);
-    let progress = Progress::messages("exporting", total);
+    let progress = Progress::counting("messages", "exporting", total);
     let count = match &flags.output {
         Some(path) => {
             let format = flags.format.unwrap_or_else(|| FileFormat::of_name(path));

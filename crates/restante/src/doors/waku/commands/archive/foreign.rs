@@ -86,8 +86,8 @@ async fn store(
 ) -> anyhow::Result<bool> {
     let progress = match source.extent {
         Some(Extent::Bytes(bytes)) => Progress::bytes("importing", Some(bytes)),
-        Some(Extent::Rows(rows)) => Progress::messages("importing", Some(rows)),
-        None => Progress::messages("importing", None),
+        Some(Extent::Rows(rows)) => Progress::counting("messages", "importing", Some(rows)),
+        None => Progress::counting("messages", "importing", None),
     };
     while let Some(batch) = source.next().await? {
         let done = batch.done;

@@ -37,7 +37,7 @@ pub(crate) struct ImportFlags {
     /// Read this instead of stdin: a file of messages, nwaku's SQLite file, a mailserver's LevelDB folder, or postgres://..
     #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     input: Option<PathBuf>,
-    /// Whose messages they are [default: found out by looking]
+    /// The kind of archive or file [default: detected]
     #[arg(long, value_name = "WHOSE")]
     from: Option<From>,
     /// How the file is written [default: by its name; protobuf for .pb, .binpb and .bin, else ndjson]
@@ -46,10 +46,10 @@ pub(crate) struct ImportFlags {
     /// Put a mailserver's messages on this pubsub topic [default: /waku/2/default-waku/proto]
     #[arg(long, value_name = "TOPIC")]
     pubsub_topic: Option<PubsubTopic>,
-    /// Take messages whose stored hash is not that of their content, under the hash of their content
+    /// Import messages whose stored hash is wrong, under the hash of their content
     #[arg(long)]
     rehash: bool,
-    /// Keep how far the import has come in this file [default: ./restante-import-<hash>.state]
+    /// Store the progress of the import in this file [default: ./restante-import-<hash>.state]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) state: Option<PathBuf>,
 }

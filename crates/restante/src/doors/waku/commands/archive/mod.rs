@@ -20,10 +20,10 @@ pub(crate) enum ArchiveCommand {
     /// Print what an archive holds and what it takes on disk; a server may be running on it
     #[command(after_help = "Example:\n  restante archive stats --archive log:data/archive --format json")]
     Stats(stats::StatsFlags),
-    /// Verify every checksum and every index; exits with 1 and a list when something is damaged or lost
+    /// Verify every checksum and every index; exits with 1 and a list if something is damaged or lost
     #[command(after_help = "Example:\n  restante archive check --data /var/lib/restante")]
     Check(ArchiveFlags),
-    /// Make every index anew from the messages, and accept what is lost; no server may be running on the archive
+    /// Rebuild every index from the messages, and accept losses; no server may be running on the archive
     #[command(after_help = "Example:\n  restante archive rebuild --data /var/lib/restante")]
     Rebuild(ArchiveFlags),
     /// Write messages to a file or to stdout; a server may be running on the archive
@@ -32,10 +32,10 @@ pub(crate) enum ArchiveCommand {
     /// Read messages from a file, from stdin, or from an archive of nwaku, go-waku or a Status mailserver
     #[command(after_help = IMPORT_HELP)]
     Import(import::ImportFlags),
-    /// Copy one archive to another, of whatever engines; a server may be running on the first one
+    /// Copy one archive to another, of any engine; a server may be running on the first one
     #[command(after_help = COPY_HELP)]
     Copy(copy::CopyFlags),
-    /// Say what one archive has and another lacks; exits with 1 when they differ; servers may be running on both
+    /// List what one archive has and another lacks; exits with 1 if they differ; servers may be running on both
     #[command(after_help = COMPARE_HELP)]
     Compare(compare::CompareFlags),
     /// Remove the oldest messages that a policy doesn't keep; no server may be running on the archive
@@ -56,15 +56,15 @@ Examples:
   restante archive import --from nwaku postgres://user@host/store
   restante archive import --from status /var/lib/mailserver/wnode
 
-What lies at the place is found out by looking; --from says it where that isn't enough. The source
-is only read: a server may be running on nwaku's SQLite file and on a database of PostgreSQL, but
-not on a LevelDB. What comes while it is read may be missing: import again.
+The format is detected; --from is needed only if that fails. The source is only read: a server may
+be running on nwaku's SQLite file and on a PostgreSQL database, but not on a LevelDB. Messages
+that arrive meanwhile may be missing: import again.
 
-Each message's hash is computed anew. What is damaged, or has another hash than the one it is stored
-under (nwaku before 2024 did not keep a message's meta), is listed and left out, and the exit code
-is 1 then; --rehash takes the latter under the hash of what is there. Importing again stores nothing
-twice. An import from another server's archive that was stopped goes on with the same command; a
-state file in the current folder says where.";
+Each message's hash is recomputed. A message that is damaged, or stored under another hash (nwaku
+before 2024 did not keep a message's meta), is listed and omitted, and the exit code is 1;
+--rehash imports the latter under the computed hash. Importing again stores nothing twice. An
+interrupted import from another server's archive continues with the same command, from a state
+file in the current folder.";
 
 const COPY_HELP: &str = "\
 Examples:
@@ -72,11 +72,11 @@ Examples:
   restante archive copy log:data/archive postgres://me@db/restante
   restante archive copy sqlite:archive.db log:other/archive --start 2026-01-01
 
-The copy goes from old to new, and copying again stores nothing twice. When it was stopped, by
-Ctrl-C or in any other way, the same command goes on where it was; a state file in the current
-folder says where, and is gone when everything was copied. A server may go on with FROM meanwhile:
-messages that come late, with a timestamp that lies behind, may be missing then.
-`restante archive compare --repair` finds and copies them, and so does another copy.";
+The copy goes from old to new, and copying again stores nothing twice. If it is interrupted, by
+Ctrl-C or otherwise, the same command continues from a state file in the current folder, which is
+removed at the end. A server may use FROM meanwhile: messages that it stores with a timestamp
+before the position of the copy may be missing. `restante archive compare --repair` or another
+copy adds them.";
 
 const COMPARE_HELP: &str = "\
 Examples:
@@ -84,9 +84,9 @@ Examples:
   restante archive compare log:data/archive postgres://me@db/restante --bodies
   restante archive compare log:data/archive sqlite:archive.db --repair --start -7d
 
-Each archive is read once, without the bodies, for a fingerprint of every hour; only the hours that
-differ are read again. --repair copies to B what it lacks; what only B has, or has with another body,
-stays as it is. The exit code is 0 when both are equal, after a repair too, else 1.";
+Each archive is read once, without the bodies, for a fingerprint of every hour; only hours that
+differ are read again. --repair copies to B what it lacks; messages that only B has, or has with
+another body, are not changed. The exit code is 0 if both are equal, also after a repair, else 1.";
 
 pub(crate) async fn run(command: ArchiveCommand) -> anyhow::Result<ExitCode> {
     match command {

@@ -1,0 +1,52 @@
+//! The settings of the archive: where it is, what it keeps, and its engines.
+
+use std::{num::NonZero, path::PathBuf};
+
+use restante_archive::{EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig};
+use restante_core::nonzero;
+use serde::{Deserialize, Serialize};
+
+use super::words;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Archive {
+    /// `None`, written as an empty text, is the embedded engine below the data folder.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) url: Option<EngineUrl>,
+    #[serde(with = "words::text")]
+    pub(crate) retention: Retention,
+    pub(crate) retention_interval_seconds: NonZero<u64>,
+    /// `None`, written as an empty text, is no second archive.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) tandem: Option<EngineUrl>,
+    pub(crate) log: LogConfig,
+    pub(crate) sqlite: SqliteConfig,
+    pub(crate) postgres: ArchivePostgres,
+    /// With an empty folder for `spool` below the data folder, and 0 bytes for no spool.
+    pub(crate) spool: SpoolConfig,
+}
+
+/// The settings of PostgreSQL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ArchivePostgres {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: PostgresConfig,
+}
+
+impl Default for Archive {
+    fn default() -> Self {
+        Self {
+            url: None,
+            retention: Retention::default(),
+            retention_interval_seconds: nonzero!(60),
+            tandem: None,
+            log: LogConfig::default(),
+            sqlite: SqliteConfig::default(),
+            postgres: ArchivePostgres::default(),
+            spool: SpoolConfig::new(""),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The listener for the users of mail and chat: where it listens, and its bounds.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use restante_http::{ServerLimits, Sites};
+use restante_net::Limits;
+use restante_operate::{Door, Listener, Offer, PublicConfig};
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+/// Binds the sockets of the public listener if a door has routes on it.
+///
+/// # Errors
+/// When a port is taken.
+pub(crate) async fn bind(
+    config: &PublicConfig,
+    doors: &[Arc<dyn Door>],
+) -> anyhow::Result<Vec<(Listener, TcpListener)>> {
+    let is_used = doors.iter().any(|door| !door.routes(Listener::Public, Offer::default()).is_empty());
+    let mut sockets = Vec::new();
+    for address in config.listen.iter().filter(|_| is_used) {
+        let socket = TcpListener::bind(address).await.with_context(|| {
+            format!(
+                "can't listen on {address}: stop the program that holds the port, or choose another with --jmap-listen"
+            )
+        })?;
+        sockets.push((Listener::Public, socket));
+    }
+    Ok(sockets)
+}
+
+/// The bounds of its connections.
+pub(crate) fn limits(config: &PublicConfig, stop_timeout: Duration) -> Limits {
+    Limits {
+        connections_max: config.connections_max.get(),
+        connections_per_address_max: config.connections_per_address_max.get(),
+        stall_timeout: Duration::from_millis(config.stall_timeout_ms.get()),
+        handshake_timeout: Duration::from_millis(config.header_timeout_ms.get()),
+        stop_timeout,
+    }
+}
+
+/// The bounds of its requests.
+pub(crate) fn server_limits(config: &PublicConfig) -> ServerLimits {
+    ServerLimits {
+        header_timeout: Duration::from_millis(config.header_timeout_ms.get()),
+        stall_timeout: Duration::from_millis(config.stall_timeout_ms.get()),
+        requests_max: config.connections_max.get(),
+        requests_per_address_max: config.connections_per_address_max.get(),
+    }
+}
+
+/// Requests may name any host: what needs protection there needs credentials, wherever the client is.
+pub(crate) fn sites() -> Sites {
+    Sites { hosts: vec!["*".to_owned()], ..Sites::default() }
+}
+
+/// Logs where it listens, and warns when passwords would cross a network in the clear.
+pub(crate) fn announce(config: &PublicConfig, address: SocketAddr, is_on_stdout: bool) {
+    if !is_on_stdout {
+        info!(url = config.url(address), %address, "users of mail and chat");
+    }
+    if !address.ip().is_loopback() && !config.tls {
+        let advice = "set public.tls, or listen on loopback behind a proxy that speaks TLS";
+        warn!(%address, advice, "passwords of users cross the network unencrypted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use prometheus_client::registry::Registry;
+    use restante_http::Route;
+    use restante_operate::{ComponentHealth, Facts};
+
+    use super::*;
+
+    /// A door that has a route on one listener.
+    struct OneRoute(Listener);
+
+    #[async_trait]
+    impl Door for OneRoute {
+        fn name(&self) -> &'static str {
+            "OneRoute"
+        }
+
+        async fn health(&self) -> Vec<ComponentHealth> {
+            Vec::new()
+        }
+
+        fn facts(&self, _metrics: &str) -> Facts {
+            Facts::default()
+        }
+
+        fn register(&self, _registry: &mut Registry) {}
+
+        fn routes(&self, listener: Listener, _offer: Offer) -> Vec<Route> {
+            let route = Route::get("/mail", "a test", async || "served");
+            if listener == self.0 { vec![route] } else { Vec::new() }
+        }
+
+        async fn close(&self) {}
+    }
+
+    #[tokio::test]
+    async fn it_is_open_while_a_door_has_routes_there() {
+        let free = "127.0.0.1:0".parse().unwrap();
+        let config = PublicConfig { listen: vec![free, free], ..PublicConfig::default() };
+        let door = |listener| -> Arc<dyn Door> { Arc::new(OneRoute(listener)) };
+        assert!(bind(&config, &[]).await.unwrap().is_empty());
+        let elsewhere = [door(Listener::Rest), door(Listener::Operate)];
+        assert!(bind(&config, &elsewhere).await.unwrap().is_empty());
+        let open = bind(&config, &[door(Listener::Rest), door(Listener::Public)]).await.unwrap();
+        assert_eq!(open.len(), 2);
+        let taken = open[0].1.local_addr().unwrap();
+        let config = PublicConfig { listen: vec![taken], ..PublicConfig::default() };
+        let error = format!("{:#}", bind(&config, &[door(Listener::Public)]).await.unwrap_err());
+        assert!(error.starts_with(&format!("can't listen on {taken}: stop the program")), "{error}");
+        assert!(bind(&config, &[]).await.unwrap().is_empty(), "what is not used is not taken");
+    }
+}
