@@ -320,9 +320,7 @@ mod tests {
             let kind = if number % 5 == 0 { "insert" } else { "read" };
             Ok(Done::new(kind, 10))
         };
-        let measured = closed_loop(3, 100, LIMIT, &bar(), move |client, number| operation(client, number))
-            .await
-            .unwrap();
+        let measured = closed_loop(3, 100, LIMIT, &bar(), operation).await.unwrap();
         assert_eq!((measured.operations, measured.bytes, measured.errors), (100, 1_000, 0));
         assert_eq!(measured.times("insert").service.len(), 20);
         assert_eq!(measured.times("read").service.len(), 80);

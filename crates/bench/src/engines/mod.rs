@@ -1,8 +1,8 @@
 //! The engines that an operator runs: is each as fast as it should be, and is it set up safely?
 //!
 //! Distributed James publishes a page with base figures of its databases (Cassandra, OpenSearch, RabbitMQ, S3). This repeats
-//! those tables by clients of our own, prints the published figure beside each, compares with what disk and network of the
-//! same run allow, and gives a verdict with its reason. PostgreSQL and Redis are measured in the same manner.
+//! those tables by clients of our own, prints the published figure beside each, compares with what machine and network allow in the
+//! same run, and gives a verdict with its reason. PostgreSQL and Redis are measured in the same manner.
 //!
 //! Everything is created under a name of this run, and removed at the end, also after an error or Ctrl-C.
 
@@ -78,7 +78,7 @@ pub struct EnginesArgs {
     #[cfg(feature = "opensearch")]
     #[command(flatten)]
     pub opensearch: opensearch::OpensearchArgs,
-    /// Trust this certificate authority for connections over TLS, beside those of the system
+    /// Trust this certificate authority for connections over TLS, in place of those of the system
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// Do less: enough for a verdict, not for small differences
@@ -191,7 +191,7 @@ fn deliver(args: &EnginesArgs, results: Results) -> anyhow::Result<()> {
     let failures = results.failures().to_vec();
     if !results.is_empty() {
         let title =
-            "Engines that scale out: measured, beside published figures and what disk and network allow.";
+            "Engines that scale out: measured, beside published figures and what machine and network allow.";
         let folder = args.data.clone().unwrap_or_else(|| ".".into());
         let mut report = Report::new("engines", title, Machine::look(&folder));
         results.fill(&mut report)?;

@@ -32,6 +32,8 @@ const ACCOUNTS: u64 = 64;
 const SLICE_ROWS: i64 = 100;
 /// Commits that one transaction carries when a server groups them.
 const GROUP_ROWS: usize = 64;
+/// Notifications that wait to be read: one is under way at a time.
+const NOTIFICATIONS_MAX: usize = 16;
 /// Connections of the measurements with many clients.
 const CONNECTIONS: usize = 64;
 
@@ -52,15 +54,15 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
 }
 
 /// Opens a connection; notifications come out of the other end.
-async fn open(options: &PostgresOptions) -> anyhow::Result<(Client, mpsc::UnboundedReceiver<()>)> {
+async fn open(options: &PostgresOptions) -> anyhow::Result<(Client, mpsc::Receiver<()>)> {
     let advice = "can't connect: look at --postgres, --postgres-password-file and the URL's sslmode";
     let (client, mut connection) = options.config.connect(options.connector()?).await.context(advice)?;
-    let (notified, notifications) = mpsc::unbounded_channel();
+    let (notified, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
     tokio::spawn(async move {
         // Ends with the client; an error reaches the requests themselves.
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if matches!(message, AsyncMessage::Notification(_)) {
-                let _ = notified.send(()); // most connections listen to nothing
+                let _ = notified.try_send(()); // most connections have no reader
             }
         }
     });
@@ -329,20 +331,20 @@ fn judge_setting(name: &str, value: String) -> EngineSetting {
     let off = value == "off";
     let setting = EngineSetting::safe(NAME, name, value.clone());
     match name {
-        "fsync" if off => setting.is_unsafe(
+        "fsync" if off => setting.into_unsafe(
             "a power cut loses acknowledged mail and can damage the whole database",
             "set fsync = on and restore from a backup if the machine has crashed since",
         ),
-        "synchronous_commit" if off => setting.is_unsafe(
+        "synchronous_commit" if off => setting.into_unsafe(
             "a crash loses the commits of the last half second, which were acknowledged",
             "set synchronous_commit = on",
         ),
-        "full_page_writes" if off => setting.is_unsafe(
+        "full_page_writes" if off => setting.into_unsafe(
             "a power cut can leave half-written pages that nothing repairs",
             "set full_page_writes = on",
         ),
         "max_connections" if value.parse().is_ok_and(|max: u32| max < 2 * CONNECTIONS as u32) => setting
-            .is_costly("few connections are left beside those of one server", "set max_connections = 200"),
+            .into_costly("few connections are left beside those of one server", "set max_connections = 200"),
         _ => setting,
     }
 }

@@ -219,19 +219,19 @@ fn judge_settings(found: &[(&'static str, Option<String>)]) -> Vec<EngineSetting
             found.iter().any(|(name, value)| *name == "appendonly" && value.as_deref() == Some("yes"));
         let setting = EngineSetting::safe(NAME, name, value.clone());
         match *name {
-            "appendonly" if value != "yes" => setting.is_unsafe(
+            "appendonly" if value != "yes" => setting.into_unsafe(
                 "after a restart of Redis all sessions are gone until their users connect again",
                 "set appendonly yes, appendfsync everysec",
             ),
-            "save" if !value.is_empty() && has_log => setting.is_costly(
+            "save" if !value.is_empty() && has_log => setting.into_costly(
                 "snapshots double the memory while they are written, and the log already keeps the data",
                 "set save \"\"",
             ),
-            "maxmemory" if value == "0" => setting.is_unsafe(
+            "maxmemory" if value == "0" => setting.into_unsafe(
                 "Redis grows until the system ends it",
                 "set maxmemory to three quarters of the memory of its machine",
             ),
-            "maxmemory-policy" if value != "noeviction" => setting.is_unsafe(
+            "maxmemory-policy" if value != "noeviction" => setting.into_unsafe(
                 "a full Redis drops sessions of connected users without a word",
                 "set maxmemory-policy noeviction",
             ),

@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The published figure.
     pub(crate) seed_value: Option<f64>,
-    /// The best that disk and network of this run allow.
+    /// The best that machine and network allow in this run.
     pub(crate) floor: Option<f64>,
     /// The figure of an earlier run.
     pub(crate) baseline: Option<f64>,
@@ -34,13 +34,16 @@ pub(crate) struct Row {
     pub(crate) reason: String,
 }
 
+/// A name, and pairs of percentile and value.
+type NamedCurve = (String, Vec<(f64, f64)>);
+
 /// All that a run has measured so far.
 #[derive(Default)]
 pub(crate) struct Results {
     rows: Vec<Row>,
     settings: Vec<EngineSetting>,
     /// By title: percentile curves in milliseconds.
-    curves: BTreeMap<String, Vec<(String, Vec<(f64, f64)>)>>,
+    curves: BTreeMap<String, Vec<NamedCurve>>,
     failures: Vec<String>,
     baseline: Baseline,
 }
@@ -182,7 +185,7 @@ impl Figures<'_> {
 pub(crate) struct References {
     /// The published figure.
     pub(crate) seed: Option<f64>,
-    /// The best that disk and network of this run allow.
+    /// The best that machine and network allow in this run.
     pub(crate) floor: Option<f64>,
 }
 
@@ -207,7 +210,7 @@ fn figure_table(title: String, rows: &[&Row]) -> Table {
     columns.extend(["client cpu %", "verdict", "reason"]);
     let mut table = Table::new(title, &columns).explain(&[
         ("seed", "the figure that Distributed James publishes for its deployment"),
-        ("floor", "the best that disk and network of this run allow"),
+        ("floor", "the best that machine and network allow in this run"),
         ("x baseline", "the value divided by that of the run named with --baseline"),
         ("client cpu %", "the share of its processors that the bench used itself"),
     ]);
@@ -306,7 +309,7 @@ mod tests {
         table.rate("look-ups", "1/s", 100.0, References::floor(150.0), &Circumstances::default());
         table.time("look-up p50", 3.0, References::seed(1.0), &Circumstances::default());
         let setting = EngineSetting::safe("redis", "appendonly", "no");
-        results.add_settings(vec![setting.is_unsafe("a restart loses all sessions", "set appendonly yes")]);
+        results.add_settings(vec![setting.into_unsafe("a restart loses all sessions", "set appendonly yes")]);
         let mut report = Report::new("engines", "Engines.", Machine::look(Path::new(".")));
         results.fill(&mut report).unwrap();
         report

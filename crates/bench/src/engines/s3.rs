@@ -529,7 +529,7 @@ fn judge_connection(is_tls: bool, is_local: bool) -> EngineSetting {
     match (is_tls, is_local) {
         (true, _) => EngineSetting::safe(NAME, "connection", "TLS"),
         (false, true) => EngineSetting::safe(NAME, "connection", "plain, within this machine"),
-        (false, false) => EngineSetting::safe(NAME, "connection", "plain").is_unsafe(
+        (false, false) => EngineSetting::safe(NAME, "connection", "plain").into_unsafe(
             "everybody on the way can read and change the objects",
             "give the storage a certificate and use https://",
         ),
@@ -540,11 +540,11 @@ fn judge_if_absent(found: IfAbsent) -> EngineSetting {
     let setting = |value: &str| EngineSetting::safe(NAME, "put if absent (If-None-Match: *)", value);
     match found {
         IfAbsent::Honoured => setting("honoured"),
-        IfAbsent::Ignored => setting("ignored").is_unsafe(
+        IfAbsent::Ignored => setting("ignored").into_unsafe(
             "a put that must not overwrite does overwrite: two servers that write at once can't tell who was first",
             "upgrade the storage to a release with conditional writes (AWS, MinIO, Ceph from Squid on, Versity)",
         ),
-        IfAbsent::Unsupported => setting("refused").is_costly(
+        IfAbsent::Unsupported => setting("refused").into_costly(
             "every put needs a HEAD before it",
             "upgrade the storage to a release with conditional writes (AWS, MinIO, Ceph from Squid on, Versity)",
         ),
@@ -555,7 +555,7 @@ fn judge_payload_hash(is_proven: bool) -> EngineSetting {
     let setting = |value: &str| EngineSetting::safe(NAME, "signed hash of the payload", value);
     match is_proven {
         true => setting("checked"),
-        false => setting("not checked").is_unsafe(
+        false => setting("not checked").into_unsafe(
             "an object that was damaged on its way is stored and acknowledged",
             "upgrade the storage, or put a proxy before it that checks x-amz-content-sha256",
         ),
@@ -567,11 +567,11 @@ fn judge_checksums(found: requests::Checksums) -> EngineSetting {
     let setting = |value: &str| EngineSetting::safe(NAME, "checksums (x-amz-checksum-sha256)", value);
     match found {
         Checksums::Checked => setting("checked"),
-        Checksums::Ignored => setting("ignored").is_costly(
+        Checksums::Ignored => setting("ignored").into_costly(
             "the storage keeps no checksum: only a whole read shows that an object is damaged",
             "upgrade the storage to a release with additional checksums",
         ),
-        Checksums::Refused => setting("refused").is_costly(
+        Checksums::Refused => setting("refused").into_costly(
             "clients that send checksums by default, as the SDKs of 2025 do, can't write",
             "upgrade the storage, or set request_checksum_calculation = when_required in such clients",
         ),
@@ -582,7 +582,7 @@ fn judge_ranges(has_ranges: bool) -> EngineSetting {
     let setting = |value: &str| EngineSetting::safe(NAME, "reads of a part (Range)", value);
     match has_ranges {
         true => setting("honoured"),
-        false => setting("ignored").is_costly(
+        false => setting("ignored").into_costly(
             "a read of a part of a large mail transfers all of it",
             "upgrade the storage, or let a proxy before it keep the header Range",
         ),
@@ -594,7 +594,7 @@ fn judge_versioning(has_versions: Option<bool>) -> EngineSetting {
     match has_versions {
         None => setting("unknown"),
         Some(false) => setting("off"),
-        Some(true) => setting("on").is_costly(
+        Some(true) => setting("on").into_costly(
             "what is deleted keeps its space, also what this bench has deleted",
             "suspend versioning, or add a rule that expires old versions",
         ),

@@ -34,12 +34,12 @@ impl EngineSetting {
         Self { engine, name: name.to_owned(), value: value.into(), judgement: Judgement::Safe }
     }
 
-    pub(crate) fn is_unsafe(self, because: &str, cure: &str) -> Self {
+    pub(crate) fn into_unsafe(self, because: &str, cure: &str) -> Self {
         let judgement = Judgement::Unsafe { because: because.to_owned(), cure: cure.to_owned() };
         Self { judgement, ..self }
     }
 
-    pub(crate) fn is_costly(self, because: &str, cure: &str) -> Self {
+    pub(crate) fn into_costly(self, because: &str, cure: &str) -> Self {
         let judgement = Judgement::Costly { because: because.to_owned(), cure: cure.to_owned() };
         Self { judgement, ..self }
     }

@@ -4,11 +4,11 @@ use serde::Serialize;
 
 /// From this share of the published figure on, an engine is healthy.
 const HEALTHY_OF_SEED: f64 = 0.8;
-/// From this share of what disk and network allow on, an engine is healthy.
+/// From this share of what machine and network allow on, an engine is healthy.
 const HEALTHY_OF_FLOOR: f64 = 0.5;
 /// From this share of the published figure on, an engine is worth a look.
 const LOOK_OF_SEED: f64 = 0.4;
-/// The same for what disk and network allow.
+/// The same for what machine and network allow.
 const LOOK_OF_FLOOR: f64 = 0.25;
 /// With more of its processors in use, the client and not the engine was the limit.
 const CLIENT_CPU_MAX: f64 = 0.8;
@@ -56,7 +56,7 @@ pub(crate) struct Figure {
     pub(crate) better: Better,
     /// The published figure.
     pub(crate) seed: Option<f64>,
-    /// The best value that disk and network of the same run allow.
+    /// The best value that machine and network allow in the same run.
     pub(crate) floor: Option<f64>,
 }
 
@@ -107,8 +107,9 @@ fn compare(figure: &Figure) -> (Verdict, String) {
     let (of_seed, of_floor) = (of(figure.seed), of(figure.floor));
     let by_seed =
         of_seed.map(|share| (grade(share, HEALTHY_OF_SEED, LOOK_OF_SEED), share, "the published figure"));
-    let by_floor = of_floor
-        .map(|share| (grade(share, HEALTHY_OF_FLOOR, LOOK_OF_FLOOR), share, "what disk and network allow"));
+    let by_floor = of_floor.map(|share| {
+        (grade(share, HEALTHY_OF_FLOOR, LOOK_OF_FLOOR), share, "what machine and network allow")
+    });
     let better = match (by_seed, by_floor) {
         (Some(seed), Some(floor)) if floor.0 > seed.0 => Some(floor),
         (seed, floor) => seed.or(floor),

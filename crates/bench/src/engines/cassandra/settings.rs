@@ -87,7 +87,7 @@ impl Facts {
         if self.asks_for_passwords() {
             return EngineSetting::safe(NAME, "users", "by password");
         }
-        EngineSetting::safe(NAME, "users", "anybody").is_unsafe(
+        EngineSetting::safe(NAME, "users", "anybody").into_unsafe(
             "who reaches the port can read and delete all mail",
             "set authenticator: PasswordAuthenticator, and give the server a user of its own",
         )
@@ -102,10 +102,11 @@ impl Facts {
         let cure = "set -Xms and -Xmx in jvm-server.options to a quarter of the memory, from 4G to 31G";
         if heap < HEAP_MIB_MIN {
             let because = "the node stops to collect garbage, refuses work, and ends when memory is used up";
-            return setting.is_unsafe(because, cure);
+            return setting.into_unsafe(because, cure);
         }
         if heap < HEAP_MIB_GOOD {
-            return setting.is_costly("garbage is collected often, which shows in the slowest answers", cure);
+            return setting
+                .into_costly("garbage is collected often, which shows in the slowest answers", cure);
         }
         setting
     }
@@ -127,21 +128,21 @@ async fn read_settings(session: &Session) -> anyhow::Result<BTreeMap<String, Str
 fn judge_setting(name: &str, value: &str) -> EngineSetting {
     let setting = EngineSetting::safe(NAME, name, value);
     match name {
-        "commitlog_sync" if value == "periodic" => setting.is_unsafe(
+        "commitlog_sync" if value == "periodic" => setting.into_unsafe(
             "a write is answered before it is on the disk: a power cut of all replicas loses what was acknowledged in the \
              last seconds (commitlog_sync_period)",
             "set commitlog_sync: batch or group, or place the replicas where no power cut takes all of them",
         ),
-        "disk_failure_policy" if value == "ignore" => setting.is_unsafe(
+        "disk_failure_policy" if value == "ignore" => setting.into_unsafe(
             "a node with a broken disk goes on and answers without the rows that it can't read",
             "set disk_failure_policy: stop",
         ),
-        "auto_snapshot" if value == "true" => setting.is_costly(
+        "auto_snapshot" if value == "true" => setting.into_costly(
             "a dropped table keeps its space on the disk (from 4.1 on not where the table has allow_auto_snapshot = false, \
              as those of this run)",
             "remove old snapshots: nodetool listsnapshots, nodetool clearsnapshot",
         ),
-        "paxos_variant" if !value.starts_with("v2") => setting.is_costly(
+        "paxos_variant" if !value.starts_with("v2") => setting.into_costly(
             "a conditional commit takes a round trip more between the nodes",
             "set paxos_variant: v2 and paxos_state_purging: repaired, and run nodetool repair --paxos-only every hour",
         ),
@@ -154,7 +155,7 @@ pub(super) fn judge_nodes(reachable: usize, nodes: usize) -> EngineSetting {
     if reachable == nodes {
         return setting;
     }
-    setting.is_unsafe(
+    setting.into_unsafe(
         "what is written meanwhile has fewer copies",
         "look at nodetool status, and whether this machine reaches all nodes",
     )
@@ -166,7 +167,7 @@ pub(super) fn judge_replicas(replicas: usize) -> EngineSetting {
     if replicas >= super::REPLICAS {
         return setting;
     }
-    setting.is_unsafe(
+    setting.into_unsafe(
         "when one node stops, mail can't be read or written; when its disk breaks, mail is lost",
         "run three nodes or more, and keep three replicas of each keyspace",
     )
@@ -193,7 +194,7 @@ impl Keyspace {
         let mut judged = Vec::new();
         if is_of_operator && !self.durable_writes {
             let setting = EngineSetting::safe(NAME, &format!("durable_writes of {}", self.name), "false");
-            judged.push(setting.is_unsafe(
+            judged.push(setting.into_unsafe(
                 "writes to this keyspace leave out the commit log: a crash loses them",
                 &format!("ALTER KEYSPACE {} WITH durable_writes = true", self.name),
             ));
@@ -215,7 +216,7 @@ impl Keyspace {
                  then nodetool repair {}",
                 self.name, self.name
             );
-            judged.push(setting.is_unsafe(because, &cure));
+            judged.push(setting.into_unsafe(because, &cure));
         }
         judged
     }

@@ -112,7 +112,7 @@ fn judge_connection(is_tls: bool, is_local: bool) -> EngineSetting {
     match (is_tls, is_local) {
         (true, _) => EngineSetting::safe(NAME, "connection", "TLS"),
         (false, true) => EngineSetting::safe(NAME, "connection", "plain, within this machine"),
-        (false, false) => EngineSetting::safe(NAME, "connection", "plain").is_unsafe(
+        (false, false) => EngineSetting::safe(NAME, "connection", "plain").into_unsafe(
             "everybody on the way can read and change the mail",
             "set plugins.security.ssl.http.enabled: true and use https://",
         ),
@@ -122,11 +122,11 @@ fn judge_connection(is_tls: bool, is_local: bool) -> EngineSetting {
 fn judge_nodes(nodes: u64) -> EngineSetting {
     let setting = EngineSetting::safe(NAME, "data nodes", nodes.to_string());
     match nodes {
-        0 | 1 => setting.is_unsafe(
+        0 | 1 => setting.into_unsafe(
             "while the node restarts nothing is found or indexed, and with its disk the index is gone",
             "run three nodes",
         ),
-        2 => setting.is_unsafe(
+        2 => setting.into_unsafe(
             "when one of two nodes is gone, the other one can't become leader alone",
             "run three nodes, of which the third may be without data",
         ),
@@ -140,11 +140,11 @@ fn judge_heap(bytes: f64) -> EngineSetting {
     let cure = "set -Xms and -Xmx to half of the machine's memory, at most 31g";
     match bytes {
         bytes if bytes < HEAP_MIN => setting
-            .is_unsafe("bulks and searches are refused with 429, or end the node for want of memory", cure),
+            .into_unsafe("bulks and searches are refused with 429, or end the node for want of memory", cure),
         bytes if bytes < HEAP_GOOD => setting
-            .is_costly("a tenth of it bounds all bulks under way: clients have to send small ones", cure),
+            .into_costly("a tenth of it bounds all bulks under way: clients have to send small ones", cure),
         bytes if bytes >= HEAP_MAX => {
-            setting.is_costly("from 32 GiB on pointers take twice the memory", "set -Xms and -Xmx to 31g")
+            setting.into_costly("from 32 GiB on pointers take twice the memory", "set -Xms and -Xmx to 31g")
         }
         _ => setting,
     }
@@ -157,10 +157,10 @@ fn judge_disk(used: f64) -> EngineSetting {
     let cure = "add disk or nodes, or delete old indexes";
     match used {
         used if used >= FLOOD_STAGE => {
-            setting.is_unsafe("above the flood stage of 95 % indexes refuse all writes", cure)
+            setting.into_unsafe("above the flood stage of 95 % indexes refuse all writes", cure)
         }
         used if used >= LOW_WATERMARK => {
-            setting.is_costly("above the low watermark of 85 % no shard is placed on the node", cure)
+            setting.into_costly("above the low watermark of 85 % no shard is placed on the node", cure)
         }
         _ => setting,
     }
@@ -169,7 +169,7 @@ fn judge_disk(used: f64) -> EngineSetting {
 fn judge_threshold(value: Option<&str>) -> EngineSetting {
     let setting = EngineSetting::safe(NAME, THRESHOLD, value.unwrap_or("unknown"));
     match value {
-        Some("false") => setting.is_unsafe(
+        Some("false") => setting.into_unsafe(
             "nothing stops writes before the disk is full, and a full disk can damage shards",
             "set cluster.routing.allocation.disk.threshold_enabled: true",
         ),
@@ -201,7 +201,7 @@ fn judge_indexes(indexes: &[Index]) -> Vec<EngineSetting> {
     let (replicas, is_bad) =
         judge("index.number_of_replicas", &|index| index.replicas == 0, &|index| index.replicas.to_string());
     judged.push(match is_bad {
-        true => replicas.is_unsafe(
+        true => replicas.into_unsafe(
             "the loss of a node loses its part of these indexes",
             "set index.number_of_replicas to 1",
         ),
@@ -212,7 +212,7 @@ fn judge_indexes(indexes: &[Index]) -> Vec<EngineSetting> {
             index.durability.clone()
         });
     judged.push(match is_bad {
-        true => durability.is_unsafe(
+        true => durability.into_unsafe(
             "a crash loses the documents of the last seconds, which were acknowledged",
             "set index.translog.durability to request",
         ),
@@ -224,7 +224,7 @@ fn judge_indexes(indexes: &[Index]) -> Vec<EngineSetting> {
         &|index| index.refresh.clone(),
     );
     judged.push(match is_bad {
-        true => refresh.is_costly(
+        true => refresh.into_costly(
             "below a second it writes many small segments; above half a minute, or with -1, new mail is found late or never",
             "set index.refresh_interval to 1s",
         ),

@@ -117,17 +117,17 @@ fn judge_nodes(nodes: &[Value]) -> EngineSetting {
     };
     let setting = EngineSetting::safe(NAME, "nodes running", format!("{running} of {}", nodes.len()));
     if nodes.iter().any(is_parted) {
-        return setting.is_unsafe(
+        return setting.into_unsafe(
             "nodes lost each other and went on apart: what their queues hold differs",
             "restart the nodes of the smaller part, and set cluster_partition_handling = pause_minority",
         );
     }
     if running < nodes.len() {
         return setting
-            .is_unsafe("queues have fewer copies", "start the missing node: rabbitmqctl cluster_status");
+            .into_unsafe("queues have fewer copies", "start the missing node: rabbitmqctl cluster_status");
     }
     if nodes.len() < NODES {
-        return setting.is_unsafe(
+        return setting.into_unsafe(
             "a queue has one copy: when this node stops, no mail moves; when its disk breaks, waiting mail is lost",
             "run three nodes, with quorum queues",
         );
@@ -152,7 +152,7 @@ fn judge_node(node: &Value) -> Vec<EngineSetting> {
             EngineSetting::safe(NAME, &format!("{alarm} of {name}"), if is_on { "ON" } else { "off" });
         judged.push(match is_on {
             true => {
-                setting.is_unsafe("the broker takes no messages from anybody until the alarm is over", cure)
+                setting.into_unsafe("the broker takes no messages from anybody until the alarm is over", cure)
             }
             false => setting,
         });
@@ -162,7 +162,7 @@ fn judge_node(node: &Value) -> Vec<EngineSetting> {
         let setting =
             EngineSetting::safe(NAME, &format!("vm_memory_high_watermark of {name}"), megabytes(limit));
         judged.push(if limit < MEMORY_MIN {
-            setting.is_costly(
+            setting.into_costly(
                 "little mail that waits is enough to stop all who send",
                 "set vm_memory_high_watermark.relative = 0.6, on a node with 2 GB or more",
             )
@@ -174,13 +174,13 @@ fn judge_node(node: &Value) -> Vec<EngineSetting> {
         let setting = EngineSetting::safe(NAME, &format!("disk_free_limit of {name}"), megabytes(limit));
         let cure = "set disk_free_limit.relative = 1.0: as much as the memory";
         judged.push(if limit < DISK_MIN {
-            setting.is_unsafe(
+            setting.into_unsafe(
                 "the disk can be full before the broker stops to take messages: it ends, and may lose them",
                 cure,
             )
         } else if memory.is_some_and(|memory| limit < memory) {
             setting
-                .is_costly("the queues in memory may not fit when the broker writes them to the disk", cure)
+                .into_costly("the queues in memory may not fit when the broker writes them to the disk", cure)
         } else {
             setting
         });
@@ -203,7 +203,7 @@ fn judge_queues(queues: &Value, nodes: usize) -> EngineSetting {
     if classic == 0 || nodes < 2 {
         return setting;
     }
-    setting.is_unsafe(
+    setting.into_unsafe(
         "a classic queue is on one node: while that node is away its mail is stuck, and lost with its disk",
         "declare these queues anew with x-queue-type = quorum",
     )

@@ -215,7 +215,7 @@ impl Rabbitmq {
         let setting = EngineSetting::safe(NAME, "quorum queues", if made.is_ok() { "yes" } else { "no" });
         Ok(match made {
             Ok(()) => setting,
-            Err(error) => setting.is_unsafe(
+            Err(error) => setting.into_unsafe(
                 &format!("mail that waits in a classic queue is on one node only, and lost with its disk ({error:#})"),
                 "run RabbitMQ 3.8 or newer, and let the user declare queues",
             ),
