@@ -315,7 +315,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn clients_share_the_operations_and_kinds_are_told_apart() {
+    async fn clients_share_the_operations_and_kinds_are_counted_apart() {
         let operation = async |_, number| {
             let kind = if number % 5 == 0 { "insert" } else { "read" };
             Ok(Done::new(kind, 10))

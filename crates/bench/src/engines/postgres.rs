@@ -138,7 +138,7 @@ impl Postgres {
             #[cfg(unix)]
             Host::Unix(_) => true,
         });
-        // Only superusers are told the folder.
+        // Only superusers may read the folder.
         let folder = self.client.query_one("SELECT current_setting('data_directory')", &[]).await;
         let folder: Option<String> = folder.ok().and_then(|row| row.try_get(0).ok());
         let disk = match folder.filter(|_| is_local) {

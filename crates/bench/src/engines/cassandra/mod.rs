@@ -67,9 +67,9 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
     let Some(access) = Access::of(args)? else { return Ok(None) };
     let keyspace = target::fresh_name();
     let session = access.open(&keyspace).await?;
-    let place = Place::of(&session.get_cluster_state(), access.datacenter.as_deref())?;
+    let datacenter = Datacenter::of(&session.get_cluster_state(), access.datacenter.as_deref())?;
     let facts = Facts::ask(&session, access.is_local(), access.credentials.is_some()).await?;
-    Ok(Some(Box::new(Cassandra { access, session: Arc::new(session), keyspace, place, facts })))
+    Ok(Some(Box::new(Cassandra { access, session: Arc::new(session), keyspace, datacenter, facts })))
 }
 
 /// How the cluster is reached.
@@ -152,14 +152,14 @@ fn host(node: &str) -> &str {
 
 /// The data center that is measured.
 #[derive(Debug, PartialEq)]
-struct Place {
-    datacenter: String,
+struct Datacenter {
+    name: String,
     nodes: usize,
     /// Nodes to which a connection is open.
     reachable: usize,
 }
 
-impl Place {
+impl Datacenter {
     fn of(cluster: &ClusterState, named: Option<&str>) -> anyhow::Result<Self> {
         let nodes = cluster.get_nodes_info();
         let found = nodes.iter().filter_map(|node| Some((node.datacenter.clone()?, node.is_connected())));
@@ -180,7 +180,7 @@ impl Place {
         };
         let here = nodes.iter().filter(|(name, _)| name == datacenter);
         Ok(Self {
-            datacenter: datacenter.to_owned(),
+            name: datacenter.to_owned(),
             nodes: here.clone().count(),
             reachable: here.filter(|(_, is_connected)| *is_connected).count(),
         })
@@ -196,7 +196,7 @@ struct Cassandra {
     session: Arc<Session>,
     /// The keyspace of this run.
     keyspace: String,
-    place: Place,
+    datacenter: Datacenter,
     facts: Facts,
 }
 
@@ -212,13 +212,13 @@ impl Engine for Cassandra {
 
     async fn settings(&self) -> anyhow::Result<Vec<EngineSetting>> {
         let mut settings = vec![
-            settings::judge_nodes(self.place.reachable, self.place.nodes),
-            settings::judge_replicas(self.place.replicas()),
+            settings::judge_nodes(self.datacenter.reachable, self.datacenter.nodes),
+            settings::judge_replicas(self.datacenter.replicas()),
         ];
         settings.extend(self.facts.judge());
         let asks_for_passwords = self.facts.asks_for_passwords();
         for keyspace in self.keyspaces().await? {
-            settings.extend(keyspace.judge(&self.place.datacenter, self.place.nodes, asks_for_passwords));
+            settings.extend(keyspace.judge(&self.datacenter.name, self.datacenter.nodes, asks_for_passwords));
         }
         Ok(settings)
     }
@@ -304,8 +304,8 @@ impl Cassandra {
     }
 
     async fn make_tables(&self) -> anyhow::Result<()> {
-        let (keyspace, replicas) = (&self.keyspace, self.place.replicas());
-        let datacenter = self.place.datacenter.replace('\'', "''");
+        let (keyspace, replicas) = (&self.keyspace, self.datacenter.replicas());
+        let datacenter = self.datacenter.name.replace('\'', "''");
         let make = format!(
             "CREATE KEYSPACE {keyspace} WITH replication = \
              {{'class': 'NetworkTopologyStrategy', '{datacenter}': {replicas}}}"

@@ -76,14 +76,14 @@ fn text(text: &str) -> Vec<u8> {
 fn a_data_center_is_chosen_by_name_or_because_there_is_no_other() {
     let nodes =
         |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), *name != "down")).collect::<Vec<_>>();
-    let one = Place::choose(&nodes(&["a", "a", "a", "a"]), None).unwrap();
-    assert_eq!(one, Place { datacenter: "a".into(), nodes: 4, reachable: 4 });
+    let one = Datacenter::choose(&nodes(&["a", "a", "a", "a"]), None).unwrap();
+    assert_eq!(one, Datacenter { name: "a".into(), nodes: 4, reachable: 4 });
     assert_eq!(one.replicas(), 3);
     let two = nodes(&["a", "b", "b", "down"]);
-    assert_eq!(Place::choose(&two, Some("b")).unwrap().nodes, 2);
-    assert_eq!(Place::choose(&two, Some("down")).unwrap().reachable, 0);
+    assert_eq!(Datacenter::choose(&two, Some("b")).unwrap().nodes, 2);
+    assert_eq!(Datacenter::choose(&two, Some("down")).unwrap().reachable, 0);
     for named in [None, Some("c")] {
-        let error = Place::choose(&two, named).unwrap_err().to_string();
+        let error = Datacenter::choose(&two, named).unwrap_err().to_string();
         assert!(error.contains("a, b, down"), "{error}");
     }
 }

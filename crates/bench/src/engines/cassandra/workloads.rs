@@ -128,7 +128,7 @@ impl Cassandra {
         show_seed(&inserts, "insert only", consistency, limits, results);
         let tried = inserts.operations + inserts.errors;
         // A replica may answer that has not got the row yet.
-        let is_one_of_many = consistency == Consistency::One && self.place.replicas() > 1;
+        let is_one_of_many = consistency == Consistency::One && self.datacenter.replicas() > 1;
         let may_miss = is_one_of_many || inserts.errors > 0;
 
         let bar = progress::bar(&format!("cassandra: reads and inserts, {consistency}"), operations);
