@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use redis::{Client, IntoConnectionInfo, Pipeline, TlsCertificates, aio::MultiplexedConnection};
+use redis::{
+    Client, IntoConnectionInfo, Pipeline, TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
+};
 use restante_net::tls;
 
 use super::{
@@ -47,7 +49,9 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
 fn client(url: &str, args: &EnginesArgs) -> anyhow::Result<Client> {
     // The error of the client library might contain the password.
     let invalid = |_| anyhow!("the URL of Redis can't be used: it is redis://<host>:<port>/<database>");
-    let mut info = url.into_connection_info().map_err(invalid)?;
+    let info = url.into_connection_info().map_err(invalid)?;
+    // As a server does it: no request waits to be sent with the next one.
+    let mut info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
     if let Some(file) = &args.redis_password_file {
         let settings = info.redis_settings().clone().set_password(target::secret(file)?);
         info = info.set_redis_settings(settings);
