@@ -36,7 +36,11 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use crate::{args::CommonArgs, machine::Machine, report::Report};
+use crate::{
+    args::{CommonArgs, OutputArgs},
+    machine::Machine,
+    report::Report,
+};
 use results::{Baseline, Results};
 use setting::EngineSetting;
 
@@ -84,39 +88,23 @@ pub struct EnginesArgs {
     /// Do less: enough for a verdict, not for small differences
     #[arg(long)]
     pub small: bool,
-    /// Only check that it works: figures without meaning
-    #[arg(long)]
-    pub quick: bool,
     /// Compare with the rows of an earlier run: a file that it wrote with --json
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
-    /// Folder on the disk of local engines, to measure that disk; without it the current folder
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Write the rows and the machine to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page with plots to this file; it needs no other file and no network
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    /// Where files and results go; --data names the disk of local engines, to measure it
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 impl EnginesArgs {
     fn common(&self) -> CommonArgs {
-        CommonArgs {
-            messages: None,
-            engines: Vec::new(),
-            data: self.data.clone(),
-            seed: 0,
-            json: self.json.clone(),
-            html: self.html.clone(),
-            quick: self.small || self.quick,
-        }
+        let common = self.output.common(0);
+        CommonArgs { quick: self.small || common.quick, ..common }
     }
 
     /// The full number, or the one of a small run, or a twentieth of that.
     fn pick(&self, full: u64, small: u64) -> u64 {
-        match (self.quick, self.small) {
+        match (self.output.quick, self.small) {
             (true, _) => small.div_ceil(20),
             (_, true) => small,
             _ => full,
@@ -167,7 +155,11 @@ pub(crate) async fn run(args: &EnginesArgs) -> anyhow::Result<()> {
     let results = Arc::new(Mutex::new(Results::new(baseline)));
     let mut has_engine = false;
     for (name, connect) in ENGINES {
-        match connect(args).await {
+        let connected = tokio::select! {
+            connected = connect(args) => connected,
+            _ = tokio::signal::ctrl_c() => bail!("the bench was interrupted"),
+        };
+        match connected {
             Ok(None) => {}
             Ok(Some(engine)) => {
                 has_engine = true;
@@ -192,10 +184,10 @@ fn deliver(args: &EnginesArgs, results: Results) -> anyhow::Result<()> {
     if !results.is_empty() {
         let title =
             "Engines that scale out: measured, beside published figures and what machine and network allow.";
-        let folder = args.data.clone().unwrap_or_else(|| ".".into());
+        let folder = args.output.data.clone().unwrap_or_else(|| ".".into());
         let mut report = Report::new("engines", title, Machine::look(&folder));
         results.fill(&mut report)?;
-        report.note_quick(args.quick);
+        report.note_quick(args.output.quick);
         report.note_debug_build();
         report.deliver(&args.common())?;
     }

@@ -27,6 +27,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Clients without a pause: one alone, and as many as a server has requests under way.
 const CLIENTS: [usize; 2] = [1, 64];
 const USERS: u64 = 10_000;
+const UNLINKED_AT_ONCE: usize = 1_000;
 /// About a session: a resource, a node, a time and some info.
 const SESSION_BYTES: usize = 200;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -113,20 +114,18 @@ impl Engine for Redis {
 
     async fn clean_up(&self) -> anyhow::Result<()> {
         let mut connection = self.connection.clone();
-        let mut cursor = 0_u64;
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(format!("{}*", self.prefix)).arg("COUNT").arg(1_000);
-            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
-            if !keys.is_empty() {
-                redis::cmd("UNLINK").arg(keys).query_async::<()>(&mut connection).await?;
-            }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
+        // By their names: a scan would read all keys that the Redis has.
+        for first in (0..USERS).step_by(UNLINKED_AT_ONCE) {
+            let keys: Vec<String> =
+                (first..USERS).take(UNLINKED_AT_ONCE).map(|user| key(&self.prefix, user)).collect();
+            redis::cmd("UNLINK").arg(keys).query_async::<()>(&mut connection).await?;
         }
+        Ok(())
     }
+}
+
+fn key(prefix: &str, user: u64) -> String {
+    format!("{prefix}:{user}")
 }
 
 /// The three requests, each with the kind that its rows have.
@@ -172,7 +171,7 @@ impl Redis {
         let (connection, prefix) = (self.connection.clone(), self.prefix.clone());
         let operation = move |_, number: u64| {
             let mut connection = connection.clone();
-            let key = format!("{prefix}:{}", number.wrapping_mul(0x9e37_79b9) % USERS);
+            let key = key(&prefix, number.wrapping_mul(0x9e37_79b9) % USERS);
             let channel = format!("{prefix}:changed");
             async move {
                 let pipeline = request.commands(&key, &channel, number);

@@ -172,7 +172,7 @@ impl Engine for S3 {
     async fn measure(&self, args: &EnginesArgs, results: &Mutex<Results>) -> anyhow::Result<()> {
         let floors = self.floors(results).await?;
         let gone = "the storage stopped answering: look at its log, and whether its disk is full";
-        let threads: &[usize] = match (args.quick, args.small) {
+        let threads: &[usize] = match (args.output.quick, args.small) {
             (true, _) => &[8],
             (_, true) => &[8, 12, 16],
             _ => &[8, 9, 10, 11, 12, 13, 14, 15, 16],

@@ -18,12 +18,37 @@ pub(super) fn args() -> EnginesArgs {
         opensearch: opensearch::OpensearchArgs::default(),
         ca_file: None,
         small: true,
-        quick: true,
         baseline: None,
-        data: None,
-        json: None,
-        html: None,
+        output: OutputArgs { data: None, json: None, html: None, quick: true },
     }
+}
+
+/// The error of connecting to an engine.
+pub(super) async fn error_of(
+    connecting: impl Future<Output = anyhow::Result<Option<Box<dyn Engine>>>>,
+) -> String {
+    match connecting.await {
+        Ok(_) => panic!("it connected"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+/// An HTTP server that gives every request the same answer.
+#[cfg(feature = "http")]
+pub(super) async fn server_that_answers(status: &'static str, body: &'static str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let length = body.len();
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            let _ = stream.read(&mut [0; 4_096]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    format!("http://{address}")
 }
 
 /// An engine that fails at a stage.

@@ -40,7 +40,7 @@ pub(crate) const DOORS: &[&dyn DoorSpec] = &[
     &mail::MailSpec,
 ];
 
-/// What the features of this crate bring: sections of settings, and commands. Here are also those that this binary was built without.
+/// What the features of this crate bring: sections of settings, and commands. It includes those that this binary was built without.
 const FEATURES: [(&str, &[&str], &[&str]); 3] = [
     ("waku", &["archive", "rest", "waku"], &["archive", "publish", "query"]),
     (
@@ -156,8 +156,8 @@ pub(crate) trait DoorSpec: DoorSettings {
     /// Adds the places of its stores, and its files in the data folder, to those that backups know.
     fn lay_out(&self, config: &Config, layout: Layout) -> Layout;
 
-    /// Opens the stores of the door of which there is something, to back them up without a server, and appends them to `held`: also
-    /// those that were opened before one could not be.
+    /// Opens those stores of the door that exist, to back them up without a server, and appends them to `held`. After an error `held`
+    /// has those that were opened before.
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()>;
 }
 
@@ -205,8 +205,8 @@ pub(crate) trait OpenDoor: Send + Sync {
     /// Begins to serve. `addresses` are those of the listeners of HTTP. `None` if the door has no protocol yet.
     async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Option<Started>>;
 
-    /// Logs where the door serves, for people, and writes it to `out`, for scripts. With `is_one` both go to one place, where each
-    /// address shall stand once.
+    /// Logs the addresses that the door serves, for people, and writes them to `out`, for scripts. With `is_one` both go to one place,
+    /// and each address is written once.
     fn announce(
         &self,
         addresses: &[(Listener, SocketAddr)],
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// Else somebody with a smaller binary reads of a spelling mistake.
+    /// A missing one would be reported as a spelling mistake.
     #[test]
     fn each_section_and_command_of_a_feature_is_there() {
         let command = Cli::command();

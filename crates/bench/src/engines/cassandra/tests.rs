@@ -3,18 +3,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use super::*;
+use super::{super::tests::error_of, *};
 
 fn args(cassandra: &str) -> EnginesArgs {
     let own = CassandraArgs { cassandra: Some(cassandra.to_owned()), ..CassandraArgs::default() };
     EnginesArgs { cassandra: own, ..super::super::tests::args() }
-}
-
-async fn failure(args: &EnginesArgs) -> String {
-    match connect(args).await {
-        Ok(_) => panic!("it connected"),
-        Err(error) => format!("{error:#}"),
-    }
 }
 
 #[tokio::test]
@@ -22,7 +15,7 @@ async fn a_wrong_address_is_an_error_that_says_what_to_look_at() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let error = failure(&args(&address)).await;
+    let error = error_of(connect(&args(&address))).await;
     assert!(error.contains("--cassandra") && error.to_lowercase().contains("refused"), "{error}");
 }
 
@@ -40,7 +33,7 @@ async fn wrong_credentials_are_an_error_that_says_what_to_look_at() {
     std::fs::write(&file, "restante:wrong\n").unwrap();
     let mut args = args(&address);
     args.cassandra.cassandra_credentials = Some(file);
-    let error = failure(&args).await;
+    let error = error_of(connect(&args)).await;
     server.abort();
     assert!(error.contains("--cassandra-credentials") && error.contains("are incorrect"), "{error}");
     assert!(!error.contains("wrong"), "{error}");

@@ -164,7 +164,7 @@ impl Opensearch {
                 break;
             }
             borne = Some((rate, measured));
-            if args.quick {
+            if args.output.quick {
                 break;
             }
             rate += STEP.max((rate / 10.0).floor());

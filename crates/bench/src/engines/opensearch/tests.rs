@@ -1,31 +1,10 @@
-use super::*;
-
-/// A server that gives every request the same answer.
-async fn server_that_answers(status: &'static str, body: &'static str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let length = body.len();
-            let answer =
-                format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-            let _ = stream.read(&mut [0; 4_096]).await;
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    format!("http://{address}")
-}
+use super::{
+    super::tests::{error_of, server_that_answers},
+    *,
+};
 
 fn args_for(url: String, credentials: Option<PathBuf>) -> EnginesArgs {
     EnginesArgs { opensearch: OpensearchArgs { url: Some(url), credentials }, ..super::super::tests::args() }
-}
-
-async fn error_of(args: &EnginesArgs) -> String {
-    match connect(args).await {
-        Ok(_) => panic!("it connected"),
-        Err(error) => format!("{error:#}"),
-    }
 }
 
 #[tokio::test]
@@ -35,18 +14,18 @@ async fn errors_of_the_connection_say_what_to_do() {
         ("200 OK", "<html>", "it is no OpenSearch"),
         ("503 Service Unavailable", r#"{"error":"not yet"}"#, "503 not yet"),
     ] {
-        let error = error_of(&args_for(server_that_answers(status, body).await, None)).await;
+        let error = error_of(connect(&args_for(server_that_answers(status, body).await, None))).await;
         assert!(error.contains(advice), "{status} {body}: {error}");
     }
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let error = error_of(&args_for(closed.clone(), None)).await;
+    let error = error_of(connect(&args_for(closed.clone(), None))).await;
     assert!(error.contains("look at --opensearch"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("credentials");
     std::fs::write(&file, "only-a-password\n").unwrap();
-    let error = error_of(&args_for(closed, Some(file))).await;
+    let error = error_of(connect(&args_for(closed, Some(file)))).await;
     assert!(error.contains("<user>:<password>"), "{error}");
 }
 

@@ -170,7 +170,7 @@ impl Engine for Rabbitmq {
 
     async fn measure(&self, args: &EnginesArgs, results: &Mutex<Results>) -> anyhow::Result<()> {
         let one_ms = self.floors(args, results).await?;
-        let seconds = |full: f64, small: f64| match (args.quick, args.small) {
+        let seconds = |full: f64, small: f64| match (args.output.quick, args.small) {
             (true, _) => Duration::from_secs_f64(small / 10.0),
             (_, true) => Duration::from_secs_f64(small),
             _ => Duration::from_secs_f64(full),

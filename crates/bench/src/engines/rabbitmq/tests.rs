@@ -3,18 +3,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use super::*;
+use super::{super::tests::error_of, *};
 
 fn args(url: &str) -> EnginesArgs {
     let own = RabbitmqArgs { rabbitmq: Some(url.to_owned()), ..RabbitmqArgs::default() };
     EnginesArgs { rabbitmq: own, ..super::super::tests::args() }
-}
-
-async fn failure(args: &EnginesArgs) -> String {
-    match connect(args).await {
-        Ok(_) => panic!("it connected"),
-        Err(error) => format!("{error:#}"),
-    }
 }
 
 #[tokio::test]
@@ -22,10 +15,10 @@ async fn a_wrong_address_is_an_error_that_says_what_to_look_at() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let error = failure(&args(&format!("amqp://me:secret@127.0.0.1:{port}/%2f"))).await;
+    let error = error_of(connect(&args(&format!("amqp://me:secret@127.0.0.1:{port}/%2f")))).await;
     assert!(error.contains("--rabbitmq") && error.to_lowercase().contains("refused"), "{error}");
     for url in ["http://me:secret@host", "amqp://me:secret@[::1]:5672", "me:secret"] {
-        let error = failure(&args(url)).await;
+        let error = error_of(connect(&args(url))).await;
         assert!(error.contains("--rabbitmq takes") && !error.contains("secret"), "{error}");
     }
 }
@@ -44,7 +37,7 @@ async fn wrong_credentials_are_an_error_that_says_what_to_look_at() {
     std::fs::write(&file, "restante:wrong\n").unwrap();
     let mut args = args(&format!("amqp://127.0.0.1:{port}/%2f"));
     args.rabbitmq.rabbitmq_credentials = Some(file);
-    let error = failure(&args).await;
+    let error = error_of(connect(&args)).await;
     server.abort();
     assert!(error.contains("--rabbitmq-credentials") && error.contains("ACCESS_REFUSED"), "{error}");
     assert!(!error.contains("wrong"), "{error}");

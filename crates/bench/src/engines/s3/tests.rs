@@ -1,4 +1,11 @@
-use super::{super::setting::Judgement, requests::Checksums, *};
+use super::{
+    super::{
+        setting::Judgement,
+        tests::{error_of, server_that_answers},
+    },
+    requests::Checksums,
+    *,
+};
 
 #[test]
 fn what_loses_objects_is_unsafe_and_what_costs_is_costly() {
@@ -53,30 +60,6 @@ fn args_for(url: String, folder: &std::path::Path, keys: &str) -> EnginesArgs {
     }
 }
 
-async fn error_of(args: &EnginesArgs) -> String {
-    match connect(args).await {
-        Ok(_) => panic!("it connected"),
-        Err(error) => format!("{error:#}"),
-    }
-}
-
-/// A storage that gives every request the same answer.
-async fn storage_that_answers(status: &'static str, body: &'static str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let length = body.len();
-            let answer =
-                format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-            let _ = stream.read(&mut [0; 4_096]).await;
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    format!("http://{address}")
-}
-
 #[tokio::test]
 async fn errors_of_the_connection_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,28 +71,28 @@ async fn errors_of_the_connection_say_what_to_do() {
         ("503 Slow Down", "<Error><Code>SlowDown</Code></Error>", "log of the storage"),
         ("400 Bad Request", "who are you?", "interface of S3"),
     ] {
-        let url = storage_that_answers(status, body).await;
-        let error = error_of(&args_for(url, folder.path(), "access:secret")).await;
+        let url = server_that_answers(status, body).await;
+        let error = error_of(connect(&args_for(url, folder.path(), "access:secret"))).await;
         assert!(error.contains(advice), "{status} {body}: {error}");
     }
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let error = error_of(&args_for(closed.clone(), folder.path(), "access:secret")).await;
+    let error = error_of(connect(&args_for(closed.clone(), folder.path(), "access:secret"))).await;
     assert!(error.contains("look at --s3"), "{error}");
-    let error = error_of(&args_for(closed, folder.path(), "only-one")).await;
+    let error = error_of(connect(&args_for(closed, folder.path(), "only-one"))).await;
     assert!(error.contains("<access key>:<secret key>"), "{error}");
 }
 
 #[tokio::test]
 async fn a_bucket_that_is_named_must_exist() {
     let folder = tempfile::tempdir().unwrap();
-    let url = storage_that_answers("404 Not Found", "<Error><Code>NoSuchBucket</Code></Error>").await;
+    let url = server_that_answers("404 Not Found", "<Error><Code>NoSuchBucket</Code></Error>").await;
     let mut args = args_for(url, folder.path(), "access:secret");
     let engine = connect(&args).await.unwrap().unwrap();
     assert!(engine.created().contains("s3 rb --force s3://restante-bench-"), "{}", engine.created());
     // Nothing is there, so there is nothing to remove.
     engine.clean_up().await.unwrap();
     args.s3.bucket = Some("mail".to_owned());
-    assert!(error_of(&args).await.contains("there is no bucket mail"));
+    assert!(error_of(connect(&args)).await.contains("there is no bucket mail"));
 }

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The client of a request without a connection, which only tests have.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Lets accounts of the directory pass. Handlers find the `Arc<Login>` in the extensions of the request, and ask it what it is good for.
+/// Lets accounts of the directory pass. Handlers find the `Arc<Login>` with its scopes in the extensions of the request.
 #[derive(Clone)]
 pub(crate) struct LoginGuard {
     directory: Directory,
@@ -101,7 +101,8 @@ impl Guard for LoginGuard {
         } else if login.allows(Scope::Operate) {
             Caller::Operator
         } else {
-            let text = "this is for operators: the account is none, or its token has not the scope operate";
+            let text =
+                "this is for operators: the account is not an operator, or its token lacks the scope operate";
             return Err(Denied::forbidden(text));
         };
         head.extensions.insert(login.clone());
@@ -110,7 +111,7 @@ impl Guard for LoginGuard {
     }
 }
 
-/// Completes when a log-in holds no more. Changes are announced within about a second, on whatever server they were made.
+/// Completes when a log-in is no longer valid. Changes are announced within about a second, on whatever server they were made.
 async fn ended(directory: Directory, clock: Arc<dyn Clock>, login: Arc<Login>) {
     let mut changes = directory.changes();
     loop {
