@@ -5,6 +5,8 @@ CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
 FUZZ := tests/fuzz
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# What `restante serve` uses. The benches would double the time of a first build.
+SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
 .PHONY: help run dist test test-embedded power-cuts data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
@@ -13,7 +15,7 @@ help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: toolchain ## Run the server; settings from restante.toml, data below ./data (ARGS="--rest-port 9000" adds flags)
-	cargo run --profile quick --package restante -- serve $(ARGS)
+	cargo run --profile quick --package restante --no-default-features --features $(SERVER_FEATURES) -- serve $(ARGS)
 
 dist: toolchain ## Build the optimised binary that servers run (takes longer than what `make run` builds)
 	cargo build --release --locked --package restante

@@ -13,6 +13,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-disk", Kind::Ground),
     ("restante-lmdb", Kind::Ground),
     ("restante-net", Kind::Ground),
+    ("restante-muxers", Kind::Ground),
     ("restante-http", Kind::Front),
     ("restante-operate", Kind::Front),
     ("restante-archive", Kind::Role),

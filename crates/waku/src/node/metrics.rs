@@ -10,6 +10,7 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use restante_muxers::MuxerMetrics;
 
 /// The metrics of a node.
 #[derive(Clone, Debug)]
@@ -25,8 +26,7 @@ pub struct NodeMetrics {
     evicted_handshakes: Family<LimitLabel, Counter>,
     pub(crate) own_peer_id: Counter,
     pub(crate) refused_streams: Counter,
-    pub(crate) unread_bytes: Gauge,
-    closed_for_unread: Family<LimitLabel, Counter>,
+    pub(crate) muxers: MuxerMetrics,
     requests: Family<RequestLabels, Counter>,
     seconds: Family<ServiceLabel, Histogram, fn() -> Histogram>,
     answer_bytes: Family<ServiceLabel, Counter>,
@@ -71,8 +71,7 @@ impl Default for NodeMetrics {
             evicted_handshakes: Family::default(),
             own_peer_id: Counter::default(),
             refused_streams: Counter::default(),
-            unread_bytes: Gauge::default(),
-            closed_for_unread: Family::default(),
+            muxers: MuxerMetrics::default(),
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             answer_bytes: Family::default(),
@@ -102,11 +101,6 @@ impl NodeMetrics {
     /// Counts a request that failed: it was malformed or too slow, or its answer was not read.
     pub(crate) fn broken(&self, service: &'static str) {
         self.count(service, "broken");
-    }
-
-    /// Counts a connection that was closed for its unread bytes; `limit` is `connection` or `all`.
-    pub(crate) fn closed_for_unread(&self, limit: &'static str) {
-        self.closed_for_unread.get_or_create(&LimitLabel { limit }).inc();
     }
 
     /// Counts a connection that was closed for a new one; `limit` is `address` or `all`.
@@ -152,14 +146,7 @@ impl NodeMetrics {
         registry.register("own_peer_id_met", what, self.own_peer_id.clone());
         let what = "Streams that were refused by a limit";
         registry.register("streams_refused", what, self.refused_streams.clone());
-        let what =
-            "Received bytes that were not read yet, over all connections, beyond the first 16 KiB of each";
-        registry.register("unread_bytes", what, self.unread_bytes.clone());
-        for limit in ["connection", "all"] {
-            let _ = self.closed_for_unread.get_or_create(&LimitLabel { limit });
-        }
-        let what = "Connections that were closed because of too many unread bytes, by limit";
-        registry.register("connections_closed_unread", what, self.closed_for_unread.clone());
+        self.muxers.register(registry);
         let what = "Requests of peers by service and class of status";
         registry.register("requests", what, self.requests.clone());
         let what = "Time from a request's last byte until its answer is written";

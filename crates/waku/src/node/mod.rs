@@ -12,7 +12,6 @@ mod half_open;
 mod key;
 mod liveness;
 mod metrics;
-mod muxers;
 mod peers;
 mod relay;
 mod secure_websocket;

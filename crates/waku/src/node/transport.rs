@@ -13,6 +13,7 @@ use libp2p::{
     identity::Keypair,
     noise, tcp, websocket,
 };
+use restante_muxers::{Budget, Limits, Mplex, Yamux};
 use restante_net::tls::Certificates;
 
 use super::{
@@ -20,7 +21,6 @@ use super::{
     close_timeout::CloseTimeout,
     half_open::{Gate, HalfOpen},
     metrics::NodeMetrics,
-    muxers::{Budget, Mplex, Yamux},
     secure_websocket::ReloadingWebSocket,
 };
 
@@ -59,6 +59,12 @@ pub(crate) fn build(
 /// Both muxers are offered: go-waku speaks only yamux and js-waku only mplex.
 fn muxers(limits: &NodeLimits, metrics: &NodeMetrics) -> SelectUpgrade<Yamux, Mplex> {
     let streams_max = limits.streams_per_connection_max.get().saturating_add(STREAMS_SPARE);
-    let budget = Budget::new(limits, metrics.clone());
+    let unread = Limits {
+        connections_max: limits.connections_max.get() as usize,
+        connection_bytes_max: limits.unread_bytes_per_connection_max.get(),
+        bytes_max: limits.unread_bytes_max.get(),
+        advice: "see waku.limits.unread_bytes_per_connection_max and waku.limits.unread_bytes_max",
+    };
+    let budget = Budget::new(unread, metrics.muxers.clone());
     SelectUpgrade::new(Yamux::new(budget.clone(), streams_max), Mplex::new(budget, streams_max))
 }

@@ -20,10 +20,8 @@ use libp2p::core::{
     upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo},
 };
 use parking_lot::Mutex;
-use restante_core::nonzero;
 
 use super::*;
-use crate::node::{NodeLimits, NodeMetrics};
 
 /// One end of a connection in memory with unbounded buffers.
 struct Pipe {
@@ -93,9 +91,13 @@ impl Drop for Pipe {
 const CONNECTION_BYTES: usize = 1 << 20;
 
 fn budget() -> Arc<Budget> {
-    let limits =
-        NodeLimits { unread_bytes_per_connection_max: nonzero!(CONNECTION_BYTES), ..NodeLimits::default() };
-    Budget::new(&limits, NodeMetrics::default())
+    let limits = Limits {
+        connections_max: 1_000,
+        connection_bytes_max: CONNECTION_BYTES,
+        bytes_max: 256 << 20,
+        advice: "",
+    };
+    Budget::new(limits, MuxerMetrics::default())
 }
 
 async fn server_of<U>(upgrade: U, socket: Pipe) -> StreamMuxerBox

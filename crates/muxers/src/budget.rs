@@ -19,7 +19,7 @@ use restante_net::LogThrottle;
 use tokio::time::{Sleep, sleep};
 use tracing::warn;
 
-use crate::node::{NodeLimits, metrics::NodeMetrics};
+use crate::MuxerMetrics;
 
 /// What each connection may hold, even when the shared budget is used up.
 const FLOOR_BYTES: usize = 16 << 10;
@@ -29,11 +29,24 @@ const STEP_BYTES: usize = 32 << 10;
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory for unread bytes of all connections.
-pub(crate) struct Budget {
-    connection_bytes_max: usize,
+pub struct Budget {
+    limits: Limits,
     pool: Mutex<Pool>,
-    metrics: NodeMetrics,
+    metrics: MuxerMetrics,
     log: LogThrottle,
+}
+
+/// The bounds of unread bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most connections at once.
+    pub connections_max: usize,
+    /// The most unread bytes of one connection, at least 16 KiB.
+    pub connection_bytes_max: usize,
+    /// The most unread bytes of all connections, 16 KiB for each of `connections_max` included.
+    pub bytes_max: usize,
+    /// What the log says beside connections that were closed: the settings of these bounds.
+    pub advice: &'static str,
 }
 
 struct Pool {
@@ -57,23 +70,24 @@ struct Eviction {
 }
 
 impl Budget {
-    pub(crate) fn new(limits: &NodeLimits, metrics: NodeMetrics) -> Arc<Self> {
-        let floors = FLOOR_BYTES.saturating_mul(limits.connections_max.get() as usize);
-        let free_bytes = limits.unread_bytes_max.get().saturating_sub(floors);
-        let connection_bytes_max = limits.unread_bytes_per_connection_max.get().max(FLOOR_BYTES);
+    /// A budget of which all is free.
+    pub fn new(mut limits: Limits, metrics: MuxerMetrics) -> Arc<Self> {
+        let floors = FLOOR_BYTES.saturating_mul(limits.connections_max);
+        let free_bytes = limits.bytes_max.saturating_sub(floors);
+        limits.connection_bytes_max = limits.connection_bytes_max.max(FLOOR_BYTES);
         let pool = Pool {
             // One connection can always use its own part.
-            free_bytes: free_bytes.max(connection_bytes_max),
+            free_bytes: free_bytes.max(limits.connection_bytes_max),
             members: HashMap::new(),
             next_id: 0,
             waiting: Vec::new(),
         };
-        Arc::new(Self { connection_bytes_max, pool: Mutex::new(pool), metrics, log: LogThrottle::default() })
+        Arc::new(Self { limits, pool: Mutex::new(pool), metrics, log: LogThrottle::default() })
     }
 
     /// The most that one connection may hold.
     pub(crate) fn connection_bytes_max(&self) -> usize {
-        self.connection_bytes_max
+        self.limits.connection_bytes_max
     }
 
     /// Makes the budget of a new connection.
@@ -130,9 +144,9 @@ impl Budget {
 
     /// Counts and logs a connection that is closed for its unread bytes.
     fn closed(&self, reason: &'static str) {
-        self.metrics.closed_for_unread(reason);
+        self.metrics.closed(reason);
         if let Some(connections) = self.log.count() {
-            let advice = "see waku.limits.unread_bytes_per_connection_max and waku.limits.unread_bytes_max";
+            let advice = self.limits.advice;
             warn!(connections, reason, advice, "connections were closed because of too many unread bytes");
         }
     }
@@ -166,7 +180,7 @@ impl ConnectionBudget {
     pub(crate) fn hold(&mut self, bytes: usize, waker: &Waker) -> bool {
         let held = self.held_bytes + bytes;
         // A connection that holds nothing may receive one frame of any length that its muxer accepts.
-        let is_allowed = held <= self.budget.connection_bytes_max || self.held_bytes == 0;
+        let is_allowed = held <= self.budget.limits.connection_bytes_max || self.held_bytes == 0;
         let missing = steps_of(held).saturating_sub(self.taken_bytes);
         if !is_allowed || (missing > 0 && !self.budget.take(self.id, missing, waker)) {
             self.is_stalled = true;
@@ -245,19 +259,14 @@ fn steps_of(held_bytes: usize) -> usize {
 mod tests {
     use std::future::poll_fn;
 
-    use restante_core::nonzero;
     use tokio::time::timeout;
 
     use super::*;
 
     fn budget(connection: usize, all: usize) -> Arc<Budget> {
-        let limits = NodeLimits {
-            connections_max: nonzero!(2),
-            unread_bytes_per_connection_max: connection.try_into().unwrap(),
-            unread_bytes_max: all.try_into().unwrap(),
-            ..NodeLimits::default()
-        };
-        Budget::new(&limits, NodeMetrics::default())
+        let limits =
+            Limits { connections_max: 2, connection_bytes_max: connection, bytes_max: all, advice: "" };
+        Budget::new(limits, MuxerMetrics::default())
     }
 
     fn free(budget: &Budget) -> usize {

@@ -41,13 +41,14 @@ const FLAG_SYN: u16 = 1;
 
 /// Offers yamux to a peer.
 #[derive(Clone)]
-pub(crate) struct Yamux {
+pub struct Yamux {
     budget: Arc<Budget>,
     streams_max: usize,
 }
 
 impl Yamux {
-    pub(crate) fn new(budget: Arc<Budget>, streams_max: usize) -> Self {
+    /// At most `streams_max` streams on a connection.
+    pub fn new(budget: Arc<Budget>, streams_max: usize) -> Self {
         Self { budget, streams_max }
     }
 
@@ -300,7 +301,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Meter<C> {
 }
 
 /// A yamux connection.
-pub(crate) struct Muxer<C> {
+pub struct Muxer<C> {
     connection: Connection<Meter<C>>,
     ledger: Arc<Mutex<Ledger>>,
     /// Streams of the peer that were not returned yet.
@@ -355,7 +356,7 @@ fn io_error(error: ConnectionError) -> io::Error {
 }
 
 /// A yamux stream.
-pub(crate) struct Stream {
+pub struct Stream {
     stream: yamux::Stream,
     ledger: Arc<Mutex<Ledger>>,
 }

@@ -1,16 +1,19 @@
-//! The muxers that peers may choose, with a bound for the unread bytes of a connection, and one for all connections.
+//! The stream muxers of libp2p that peers may choose, yamux and mplex, with a bound for the unread bytes of a connection, and one for
+//! all connections.
 //!
 //! The protocols don't bound them well enough: mplex has no flow control, and yamux gives each stream a window of 256 KiB. So
 //! both count unread bytes against a [`Budget`]. Nothing is received on a connection at its limit until some bytes are read,
 //! so TCP's flow control slows its peer down, and the connection is closed when that takes too long.
 
 mod budget;
+mod metrics;
 mod mplex;
 mod yamux;
 
-pub(crate) use budget::Budget;
-pub(crate) use mplex::Mplex;
-pub(crate) use yamux::Yamux;
+pub use budget::{Budget, Limits};
+pub use metrics::MuxerMetrics;
+pub use mplex::Mplex;
+pub use yamux::Yamux;
 
 /// What an open stream counts besides its unread bytes: its state, and the buffers of its negotiation.
 const STREAM_BYTES: usize = 1 << 10;

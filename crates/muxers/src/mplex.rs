@@ -52,13 +52,14 @@ const VARINT_BYTES_MAX: u32 = 10;
 
 /// Offers mplex to a peer.
 #[derive(Clone)]
-pub(crate) struct Mplex {
+pub struct Mplex {
     budget: Arc<Budget>,
     streams_max: usize,
 }
 
 impl Mplex {
-    pub(crate) fn new(budget: Arc<Budget>, streams_max: usize) -> Self {
+    /// At most `streams_max` streams on a connection.
+    pub fn new(budget: Arc<Budget>, streams_max: usize) -> Self {
         Self { budget, streams_max }
     }
 
@@ -459,7 +460,7 @@ impl Parser {
 }
 
 /// An mplex connection.
-pub(crate) struct Muxer<C> {
+pub struct Muxer<C> {
     socket: C,
     shared: Arc<Mutex<Shared>>,
     parser: Parser,
@@ -603,7 +604,7 @@ impl<C> Drop for Muxer<C> {
 }
 
 /// An mplex stream.
-pub(crate) struct Stream {
+pub struct Stream {
     id: StreamId,
     shared: Arc<Mutex<Shared>>,
 }
