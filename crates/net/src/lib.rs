@@ -12,11 +12,12 @@ mod metrics;
 mod pace;
 pub mod proxy;
 mod rates;
+mod socket;
 pub mod tls;
 
 pub use activity::{Activity, InFlight, SharedMemory};
 pub use connections::Source;
-pub use listener::{Connection, Limits, Listener, Stopping, Stream};
+pub use listener::{Connection, Limits, Listener, StartTls, Stopping, Stream};
 pub use log_throttle::LogThrottle;
 pub use metrics::{ListenerMetrics, NetMetrics};
 pub use rates::{Buckets, ParseRateError, Rate};

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
@@ -29,6 +29,7 @@ use crate::{
     metrics,
     pace::Paced,
     proxy,
+    socket::{Listening, Socket},
     tls::{ServerTls, TlsSession},
 };
 
@@ -37,6 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is read and dropped after the server's last byte, at most, and for how long.
 const LINGER_BYTES: u64 = 8 << 20;
 const LINGER: Duration = Duration::from_secs(2);
+/// The address of both ends of a Unix socket.
+const THIS_MACHINE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// The bounds of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +73,7 @@ impl Default for Limits {
 /// A listening socket with its limits.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
+    socket: Listening,
     address: SocketAddr,
     settings: Settings,
 }
@@ -80,6 +83,7 @@ pub struct Listener {
 struct Settings {
     limits: Limits,
     tls: Option<ServerTls>,
+    start_tls: Option<ServerTls>,
     proxies: Vec<IpAddr>,
     metrics: ListenerMetrics,
     bad_headers: LogThrottle,
@@ -90,10 +94,12 @@ struct Settings {
 pub struct Connection {
     /// Its bytes.
     pub stream: Stream,
-    /// The client, also when a proxy has named it.
+    /// The client, also when a proxy has named it; 127.0.0.1:0 on a Unix socket.
     pub peer: SocketAddr,
     /// What the TLS handshake agreed on; `None` when the listener does not speak TLS.
     pub tls: Option<TlsSession>,
+    /// The handshake that the protocol may begin later: see [`Listener::with_start_tls`].
+    pub start_tls: Option<StartTls>,
     /// Whether it is in use. It is idle at first, and a connection that is idle may be closed for another one.
     pub activity: Arc<Activity>,
     /// Whether the listener is being stopped.
@@ -118,13 +124,29 @@ impl Listener {
     /// When the socket has no local address.
     pub fn new(socket: TcpListener, limits: Limits, metrics: ListenerMetrics) -> io::Result<Self> {
         let address = socket.local_addr()?;
+        Ok(Self::with_socket(Listening::Tcp(socket), address, limits, metrics))
+    }
+
+    /// The same on a Unix socket. Its clients are on this machine: their address is 127.0.0.1:0.
+    pub fn unix(socket: UnixListener, limits: Limits, metrics: ListenerMetrics) -> Self {
+        Self::with_socket(Listening::Unix(socket), THIS_MACHINE, limits, metrics)
+    }
+
+    fn with_socket(socket: Listening, address: SocketAddr, limits: Limits, metrics: ListenerMetrics) -> Self {
+        let (tls, start_tls) = (None, None);
         let (proxies, bad_headers) = (Vec::new(), LogThrottle::default());
-        Ok(Self { socket, address, settings: Settings { limits, tls: None, proxies, metrics, bad_headers } })
+        Self { socket, address, settings: Settings { limits, tls, start_tls, proxies, metrics, bad_headers } }
     }
 
     /// Speaks TLS on every connection, from its first byte on.
     pub fn with_tls(mut self, tls: ServerTls) -> Self {
         self.settings.tls = Some(tls);
+        self
+    }
+
+    /// Lets the handler begin TLS on a connection that began without: [`Connection::start_tls`].
+    pub fn with_start_tls(mut self, tls: ServerTls) -> Self {
+        self.settings.start_tls = Some(tls);
         self
     }
 
@@ -189,14 +211,10 @@ impl Listener {
 }
 
 /// The next connection.
-async fn accept(
-    socket: &TcpListener,
-    listener: &'static str,
-    failed: &LogThrottle,
-) -> (TcpStream, SocketAddr) {
+async fn accept(socket: &Listening, listener: &'static str, failed: &LogThrottle) -> (Socket, SocketAddr) {
     loop {
         match socket.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((socket, peer)) => return (socket, peer.unwrap_or(THIS_MACHINE)),
             Err(error) => {
                 if let Some(times) = failed.count() {
                     let advice = "raise the limit of open files if that is reached";
@@ -216,7 +234,7 @@ impl Settings {
 
 /// A connection of which nothing was read.
 struct Accepted {
-    socket: TcpStream,
+    socket: Socket,
     peer: SocketAddr,
     open: Arc<Open>,
     stopping: Stopping,
@@ -238,9 +256,7 @@ impl Accepted {
 
     /// Reads the proxy's header and makes the TLS handshake, where the listener has these. `None` when one of them failed.
     async fn prepare(mut self) -> Option<Connection> {
-        if let Err(error) = self.socket.set_nodelay(true) {
-            debug!(%error, "can't set TCP_NODELAY");
-        }
+        self.socket.send_at_once();
         let peer = self.client().await?;
         let Self { socket, open, stopping, settings, .. } = self;
         let activity = Arc::new(Activity::new(open));
@@ -252,7 +268,8 @@ impl Accepted {
                 (Inner::Tls(Box::new(stream)), Some(session))
             }
         };
-        Some(Connection { stream: Stream(stream), peer, tls, activity, stopping })
+        let start_tls = settings.start_tls.is_some().then(|| StartTls(settings));
+        Some(Connection { stream: Stream(stream), peer, tls, start_tls, activity, stopping })
     }
 
     /// The address of the client: the peer's, or the one that the peer names if it is a proxy. `None` when that one is refused.
@@ -305,6 +322,21 @@ async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// The TLS handshake of a connection whose protocol has a command for it, as `STARTTLS` of SMTP (RFC 3207).
+#[derive(Debug)]
+pub struct StartTls(Arc<Settings>);
+
+impl StartTls {
+    /// The handshake. `None` when it failed or took longer than [`Limits::handshake_timeout`], or when the stream speaks TLS already.
+    ///
+    /// What the client has sent before is not protected: the caller must have no bytes left that it has read.
+    pub async fn shake_hands(self, stream: Stream) -> Option<(Stream, TlsSession)> {
+        let (Inner::Plain(stream), Some(tls)) = (stream.0, &self.0.start_tls) else { return None };
+        let (stream, session) = shake_hands(stream, tls, &self.0).await?;
+        Some((Stream(Inner::Tls(Box::new(stream))), session))
+    }
+}
+
 /// Runs a handler until it returns, or its connection is closed for another.
 async fn run(open: Arc<Open>, handler: impl Future<Output = ()>) {
     tokio::select! {
@@ -332,8 +364,8 @@ pub struct Stream(Inner);
 
 #[derive(Debug)]
 enum Inner {
-    Plain(Paced<TcpStream>),
-    Tls(Box<TlsStream<Paced<TcpStream>>>),
+    Plain(Paced<Socket>),
+    Tls(Box<TlsStream<Paced<Socket>>>),
 }
 
 impl Stream {

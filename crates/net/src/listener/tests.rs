@@ -1,5 +1,6 @@
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     sync::oneshot,
     task::JoinHandle,
 };
@@ -232,4 +233,28 @@ async fn a_header_of_somebody_else_is_not_looked_for() {
         b'\r',
         "it is what the client sent"
     );
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_served_like_a_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let metrics = NetMetrics::default().listener("test");
+    let limits = Limits { connections_per_address_max: 1, ..Limits::default() };
+    let listener = Listener::unix(UnixListener::bind(&path).unwrap(), limits, metrics.clone());
+    assert_eq!(listener.local_addr(), THIS_MACHINE);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(listener.serve(echo, async { stopped.await.unwrap_or(()) }));
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+        exchange(&mut stream).await; // the limit of an address is none of this machine's
+        streams.push(stream);
+    }
+    assert_eq!(metrics.connections.get(), 3);
+    stop.send(()).unwrap();
+    for mut stream in streams {
+        assert_eq!(rest_of(&mut stream).await, b"bye");
+    }
+    task.await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use rustls::{ServerConfig, crypto::ring::Ticketer};
+use rustls::{ServerConfig, crypto::ring::Ticketer, server::NoServerSessionStorage};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -26,14 +26,20 @@ impl ServerTls {
     /// # Errors
     /// The provider of cryptography has no random numbers.
     pub fn new(certificates: Arc<Certificates>, alpn: &[&str]) -> Result<Self, TlsError> {
-        let failed = |error: rustls::Error| TlsError(format!("can't set up TLS: {error}"));
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(failed)?
-            .with_no_client_auth()
-            .with_cert_resolver(certificates);
+        let mut config = config(certificates)?;
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         config.ticketer = Ticketer::new().map_err(failed)?; // resumption without memory for each client
+        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// The same without session tickets: every connection makes a whole handshake. Some mail servers break off when they resume.
+    ///
+    /// # Errors
+    /// As of [`ServerTls::new`].
+    pub fn without_tickets(certificates: Arc<Certificates>) -> Result<Self, TlsError> {
+        let mut config = config(certificates)?;
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
@@ -46,6 +52,15 @@ impl ServerTls {
         let alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
         Ok((stream, TlsSession { alpn }))
     }
+}
+
+fn config(certificates: Arc<Certificates>) -> Result<ServerConfig, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    Ok(builder.map_err(failed)?.with_no_client_auth().with_cert_resolver(certificates))
+}
+
+fn failed(error: rustls::Error) -> TlsError {
+    TlsError(format!("can't set up TLS: {error}"))
 }
 
 impl std::fmt::Debug for ServerTls {

@@ -138,3 +138,42 @@ async fn the_header_of_a_proxy_comes_before_tls() {
     exchange(&mut stream).await;
     assert_eq!(certificate(&stream), shown);
 }
+
+/// Answers `+`, makes a handshake, then echoes.
+async fn upgrade(mut connection: Connection) {
+    connection.stream.write_all(b"+").await.unwrap();
+    let start = connection.start_tls.take().unwrap();
+    let Some((stream, session)) = start.shake_hands(connection.stream).await else { return };
+    assert_eq!(session, TlsSession { alpn: None });
+    echo(Connection { stream, ..connection }).await;
+}
+
+#[tokio::test]
+async fn a_protocol_begins_tls_by_itself() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let ca = authority.write(folder.path());
+    let files = files_in(folder.path(), "server");
+    authority.renew(&files, &["localhost"]);
+    let certificates = Certificates::load(&[files], &NetMetrics::default()).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = NetMetrics::default().listener("test");
+    let listener = Listener::new(socket, Limits::default(), metrics.clone()).unwrap();
+    let listener = listener.with_start_tls(ServerTls::without_tickets(certificates).unwrap());
+    let address = listener.local_addr();
+    let task = tokio::spawn(listener.serve(upgrade, std::future::pending()));
+    let tls = ClientTls { verify: Verify::ChainAndName, roots: Roots::File(ca), identity: None };
+    let connector = TlsConnector::from(Arc::new(tls.config().unwrap()));
+    for _ in 0..2 {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        assert_eq!(socket.read_u8().await.unwrap(), b'+');
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector.connect(name, socket).await.unwrap();
+        exchange(&mut stream).await;
+        let kind = stream.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(rustls::HandshakeKind::Full), "it has no session to resume");
+    }
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(b"no TLS").await.unwrap();
+    until("it fails", || metrics.handshakes(metrics::FAILED) == 1).await;
+    task.abort();
+}
