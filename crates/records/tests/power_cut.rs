@@ -31,8 +31,8 @@ const RECEIVED: Property = Property(2);
 const HASH: Property = Property(3);
 
 const ACCOUNTS: u32 = 3;
-/// Commits of each account. Together they have more than 512 bodies, so that a dictionary is made on the way.
-const COMMITS: u64 = 72;
+/// Commits of each account. The first two rounds have more than 512 bodies, so that a dictionary is made on the way.
+const COMMITS: u64 = 96;
 /// How often the store is opened while they are made.
 const ROUNDS: u64 = 3;
 /// What was destroyed longer ago than so many commits of all accounts is forgotten.
