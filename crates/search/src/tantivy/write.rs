@@ -1,0 +1,383 @@
+//! Writing: batches, the state of accounts, the checkpoint, and commits.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use ::tantivy::{
+    IndexWriter, TantivyDocument, TantivyError,
+    indexer::{IndexWriterOptions, LogMergePolicy},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::{sync::Notify, time::timeout_at};
+
+use super::{
+    Engine, Handle,
+    files::{self, OpenIndex, engine_error},
+    join_error, query, run_blocking,
+};
+use crate::{AccountId, Batch, Begun, Error, Index, Revision, Series, validate};
+
+/// The most bytes of texts that are written and in no commit: they wait in memory to be indexed.
+const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
+
+/// Revisions and checkpoints without documents are committed so many times later than documents: nobody waits for them.
+const LATER: u32 = 10;
+
+/// Segments with more documents are merged no more: one merge takes a bounded time.
+const MERGED_DOCUMENTS_MAX: usize = 1_000_000;
+
+/// A segment of which more than this part is removed is written anew.
+const REMOVED_RATIO_MAX: f32 = 0.3;
+
+/// What writes. It is there from the first write of a series on, until one fails.
+#[derive(Default)]
+pub(super) struct Writer {
+    writing: Option<Writing>,
+}
+
+struct Writing {
+    writer: IndexWriter,
+    open: OpenIndex,
+    checkpoint: Option<Bytes>,
+    /// The revisions of accounts that are in no commit.
+    revisions: BTreeMap<AccountId, Revision>,
+    /// Documents and removals that are in no commit.
+    uncommitted: usize,
+    uncommitted_bytes: usize,
+    /// When the first of them was written.
+    documents_since: Option<Instant>,
+    /// When the first revision, or checkpoint, was written that is in no commit.
+    others_since: Option<Instant>,
+}
+
+impl Writing {
+    fn open(engine: &Engine, open: OpenIndex) -> Result<Self, Error> {
+        let options = IndexWriterOptions::builder()
+            .memory_budget_per_thread(engine.config.memory_bytes)
+            .num_worker_threads(1)
+            .num_merge_threads(1)
+            .build();
+        let writer: IndexWriter =
+            open.index.writer_with_options(options).map_err(|error| engine_error("write", &error))?;
+        let mut policy = LogMergePolicy::default();
+        policy.set_max_docs_before_merge(MERGED_DOCUMENTS_MAX);
+        policy.set_del_docs_ratio_before_merge(REMOVED_RATIO_MAX);
+        writer.set_merge_policy(Box::new(policy));
+        let metas = open.index.load_metas().map_err(|error| engine_error("read", &error))?;
+        let checkpoint =
+            metas.payload.as_deref().and_then(|payload| files::read_payload(payload).ok().flatten());
+        Ok(Self {
+            writer,
+            open,
+            checkpoint,
+            revisions: BTreeMap::new(),
+            uncommitted: 0,
+            uncommitted_bytes: 0,
+            documents_since: None,
+            others_since: None,
+        })
+    }
+
+    fn write(&mut self, account: AccountId, batch: Batch) -> Result<(), TantivyError> {
+        let fields = self.open.fields;
+        for id in &batch.removed {
+            self.writer.delete_term(fields.key_term(account, *id));
+        }
+        for document in &batch.documents {
+            self.writer.delete_term(fields.key_term(account, document.id));
+            self.writer.add_document(fields.document(account, document))?;
+            self.uncommitted_bytes += document.bytes();
+        }
+        let count = batch.removed.len() + batch.documents.len();
+        if count > 0 {
+            self.uncommitted += count;
+            self.documents_since.get_or_insert_with(Instant::now);
+        }
+        if let Some(revision) = batch.revision {
+            self.set_revision(account, revision);
+        }
+        Ok(())
+    }
+
+    fn erase(&mut self, account: AccountId) {
+        self.writer.delete_term(self.open.fields.account_term(account));
+        self.uncommitted += 1;
+        self.documents_since.get_or_insert_with(Instant::now);
+        self.set_revision(account, Revision(0));
+    }
+
+    fn set_revision(&mut self, account: AccountId, revision: Revision) {
+        self.revisions.insert(account, revision);
+        self.others_since.get_or_insert_with(Instant::now);
+    }
+
+    fn revision(&self, account: AccountId) -> Result<Revision, TantivyError> {
+        match self.revisions.get(&account) {
+            Some(revision) => Ok(*revision),
+            None => query::revision(&self.open.reader.searcher(), &self.open.fields, account),
+        }
+    }
+
+    fn is_enough(&self, engine: &Engine) -> bool {
+        let documents_max = engine.config.commit_documents.get();
+        self.uncommitted.max(self.revisions.len()) >= documents_max
+            || self.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX
+    }
+
+    /// When the next commit is due.
+    fn due(&self, engine: &Engine) -> Option<Instant> {
+        let delay = Duration::from_millis(engine.config.commit_ms);
+        let documents = self.documents_since.map(|since| since + delay);
+        let others = self.others_since.map(|since| since + delay * LATER);
+        documents.into_iter().chain(others).min()
+    }
+
+    fn commit(&mut self, engine: &Engine) -> Result<(), TantivyError> {
+        if self.due(engine).is_none() {
+            return Ok(()); // there is nothing
+        }
+        let begun = Instant::now();
+        let fields = self.open.fields;
+        for (account, revision) in &self.revisions {
+            self.writer.delete_term(fields.state_term(*account));
+            if *revision > Revision(0) {
+                let state: TantivyDocument = fields.state(*account, *revision);
+                self.writer.add_document(state)?;
+            }
+        }
+        let mut prepared = self.writer.prepare_commit()?;
+        prepared.set_payload(&files::payload(self.checkpoint.as_ref()));
+        prepared.commit()?;
+        self.open.reader.reload()?;
+        self.revisions.clear();
+        (self.uncommitted, self.uncommitted_bytes) = (0, 0);
+        (self.documents_since, self.others_since) = (None, None);
+        engine.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+/// Commits what was written when it is due, as long as the engine is there.
+pub(super) async fn commit_when_due(engine: Weak<Engine>, written: Arc<Notify>) {
+    loop {
+        let due = {
+            let Some(engine) = engine.upgrade() else { return };
+            engine.commit_if_due().await
+        };
+        match due {
+            // What is written meanwhile may be due earlier.
+            Some(due) => drop(timeout_at(due.into(), written.notified()).await),
+            None => written.notified().await,
+        }
+    }
+}
+
+impl Engine {
+    /// Commits if it is time, and returns when it will be.
+    async fn commit_if_due(self: Arc<Self>) -> Option<Instant> {
+        let engine = self.clone();
+        let mut writer = self.writer.clone().lock_owned().await;
+        let due = writer.writing.as_ref().and_then(|writing| writing.due(&self))?;
+        if due > Instant::now() {
+            return Some(due);
+        }
+        let committed = run_blocking(move || {
+            let result = writer.writing.as_mut().map_or(Ok(()), |writing| writing.commit(&engine));
+            engine.settle(&mut writer, result)
+        });
+        match committed.await.map_err(join_error).and_then(|result| result) {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!(%error, "the search index could not be committed");
+                None // the series has ended
+            }
+        }
+    }
+
+    /// Runs a write of a series that has not ended.
+    async fn write_in<T: Send + 'static>(
+        self: &Arc<Self>,
+        series: Series,
+        run: impl FnOnce(&mut Writing, &Engine) -> Result<T, TantivyError> + Send + 'static,
+    ) -> Result<T, Error> {
+        let engine = self.clone();
+        let mut writer = self.writer.clone().lock_owned().await;
+        let written = run_blocking(move || {
+            engine.check_closed()?;
+            if *engine.series.borrow() != series.0 {
+                let what = "the series of writes to the search index has ended: begin again";
+                return Err(Error::conflict(what));
+            }
+            let Some(writing) = writer.writing.as_mut() else {
+                return Err(Error::conflict("no series of writes to the search index has begun"));
+            };
+            let result = run(writing, &engine).and_then(|value| {
+                if writing.is_enough(&engine) {
+                    writing.commit(&engine)?;
+                }
+                Ok(value)
+            });
+            engine.settle(&mut writer, result)
+        });
+        let result = written.await.map_err(join_error)?;
+        self.written.notify_one();
+        result
+    }
+
+    /// Notes the outcome of a write. After a failure nobody knows what the writer has: the series ends.
+    fn settle<T>(&self, writer: &mut Writer, result: Result<T, TantivyError>) -> Result<T, Error> {
+        let uncommitted = writer.writing.as_ref().map_or(0, |writing| writing.uncommitted);
+        self.metrics.uncommitted.set(uncommitted as u64);
+        let error = match result {
+            Ok(value) => {
+                *self.failure.lock() = None;
+                return Ok(value);
+            }
+            Err(error) => engine_error("write", &error),
+        };
+        *self.failure.lock() = Some(error.duplicate());
+        writer.writing = None;
+        self.metrics.uncommitted.set(0);
+        self.end_series();
+        Err(error)
+    }
+
+    /// Drops what is in no commit, opens the index again if it failed, or replaces it if it is damaged, and begins a series.
+    fn begin(&self, writer: &mut Writer) -> Result<Begun, Error> {
+        self.check_closed()?;
+        self.end_series();
+        let is_failed = self.failure.lock().is_some();
+        let is_clean = writer.writing.as_ref().is_some_and(|writing| writing.due(self).is_none());
+        let is_damaged = self.is_damaged.load(Ordering::Acquire);
+        if !is_clean || is_failed || is_damaged {
+            writer.writing = None; // it holds the lock of the index
+            self.metrics.uncommitted.set(0);
+        }
+        let known = self.open.lock().clone();
+        let open = match known {
+            Some(open) if !is_failed && !is_damaged => open,
+            _ => self.reopen(is_damaged)?,
+        };
+        let writing = match writer.writing.take() {
+            Some(writing) => writing,
+            None => Writing::open(self, open)?,
+        };
+        let checkpoint = writing.checkpoint.clone();
+        writer.writing = Some(writing);
+        Ok(Begun { series: Series(*self.series.borrow()), checkpoint })
+    }
+
+    /// Opens the index again, or makes it again. Until then queries are answered from the snapshot that was open.
+    fn reopen(&self, is_damaged: bool) -> Result<OpenIndex, Error> {
+        let (open, is_new) = match is_damaged {
+            true => (files::create(&self.folder)?, true),
+            false => files::open_or_create(&self.folder, self.config.verify)?,
+        };
+        if is_new {
+            self.metrics.cleared.inc();
+        }
+        *self.open.lock() = Some(open.clone());
+        self.is_damaged.store(false, Ordering::Release);
+        *self.failure.lock() = None;
+        Ok(open)
+    }
+
+    /// Removes everything, and ends the series.
+    pub(super) fn clear(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.check_closed()?;
+        self.end_series();
+        writer.writing = None;
+        self.metrics.uncommitted.set(0);
+        self.is_damaged.store(true, Ordering::Release); // until it is replaced, so that it is replaced later if this fails
+        self.reopen(true).map(drop)
+    }
+
+    /// Commits what was written, and closes.
+    pub(super) fn close(&self, writer: &mut Writer) -> Result<(), Error> {
+        self.is_closed.store(true, Ordering::Release);
+        self.end_series();
+        self.permits.close();
+        let committed = match writer.writing.take() {
+            Some(mut writing) => writing.commit(self).map_err(|error| engine_error("write", &error)),
+            None => Ok(()),
+        };
+        *self.open.lock() = None;
+        *self.lock.lock() = None;
+        committed
+    }
+
+    fn check_closed(&self) -> Result<(), Error> {
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(Error::unavailable("the search index is closed")),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs something with the writer, in whichever state it is.
+    pub(super) async fn with_writer<T: Send + 'static>(
+        self: &Arc<Self>,
+        run: impl FnOnce(&Engine, &mut Writer) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let engine = self.clone();
+        let mut writer = self.writer.clone().lock_owned().await;
+        run_blocking(move || run(&engine, &mut writer)).await.map_err(join_error)?
+    }
+}
+
+impl Writer {
+    /// Documents and removals that are in no commit.
+    pub(super) fn uncommitted(&self) -> usize {
+        self.writing.as_ref().map_or(0, |writing| writing.uncommitted)
+    }
+}
+
+#[async_trait]
+impl Index for Handle {
+    async fn begin(&self) -> Result<Begun, Error> {
+        self.engine.with_writer(Engine::begin).await
+    }
+
+    async fn ended(&self, series: Series) {
+        let mut now = self.engine.series.subscribe();
+        let _ = now.wait_for(|now| *now != series.0).await; // fails when the index is gone
+    }
+
+    async fn write(&self, series: Series, account: AccountId, batch: Batch) -> Result<(), Error> {
+        validate::batch(&batch)?;
+        self.engine.write_in(series, move |writing, _| writing.write(account, batch)).await
+    }
+
+    async fn erase(&self, series: Series, account: AccountId) -> Result<(), Error> {
+        let erase = move |writing: &mut Writing, _: &Engine| {
+            writing.erase(account);
+            Ok(())
+        };
+        self.engine.write_in(series, erase).await
+    }
+
+    async fn save(&self, series: Series, checkpoint: Bytes) -> Result<(), Error> {
+        validate::checkpoint(&checkpoint)?;
+        let save = move |writing: &mut Writing, _: &Engine| {
+            writing.checkpoint = Some(checkpoint);
+            writing.others_since.get_or_insert_with(Instant::now);
+            Ok(())
+        };
+        self.engine.write_in(series, save).await
+    }
+
+    async fn revisions(&self, series: Series, accounts: &[AccountId]) -> Result<Vec<Revision>, Error> {
+        let accounts = accounts.to_vec();
+        let read = move |writing: &mut Writing, _: &Engine| {
+            accounts.iter().map(|account| writing.revision(*account)).collect()
+        };
+        self.engine.write_in(series, read).await
+    }
+
+    async fn commit(&self, series: Series) -> Result<(), Error> {
+        self.engine.write_in(series, |writing, engine| writing.commit(engine)).await
+    }
+}
