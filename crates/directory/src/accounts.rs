@@ -155,6 +155,21 @@ impl Directory {
     /// # Errors
     /// Those of the records.
     pub async fn address_of(&self, account: AccountId) -> Result<Option<EmailAddress>, Error> {
+        let found = self.find_numbered(account).await?;
+        Ok(found.map(|found| found.entry.body.address))
+    }
+
+    /// The most bytes of the mail of an account; `None` for no limit, and when there is no such account.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn quota_of(&self, account: AccountId) -> Result<Option<u64>, Error> {
+        let found = self.find_numbered(account).await?;
+        Ok(found.and_then(|found| found.head.quota_bytes))
+    }
+
+    /// The account with a number.
+    async fn find_numbered(&self, account: AccountId) -> Result<Option<Found<AccountEntry>>, Error> {
         let query = Query::new(NUMBER, NUMBER_BY_ACCOUNT).equals(u64::from(account.0));
         let (record, _) = self.store().first(Shard::of(&number_name(account)).account(), query, true).await?;
         let Some(record) = record else { return Ok(None) };
@@ -162,8 +177,8 @@ impl Directory {
             || Error::corrupt(format!("the record of account number {} holds no address", account.0));
         let text = std::str::from_utf8(&record.body.bytes).map_err(|_| damaged())?;
         let address: EmailAddress = text.parse().map_err(|_| damaged())?;
-        let is_its = self.find_account(&address).await?.is_some_and(|found| found.head.account == account);
-        Ok(is_its.then_some(address))
+        let found = self.find_account(&address).await?;
+        Ok(found.filter(|found| found.head.account == account))
     }
 
     /// The account of an address; `None` for an alias and for an address that does not exist.

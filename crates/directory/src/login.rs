@@ -325,8 +325,8 @@ impl Directory {
         Ok(Arc::new(login_of(&account.entry, token.credential(), Some(&token))))
     }
 
-    /// Whether a log-in still holds: its account is active, has the password or the token by which it was made, and is still an
-    /// operator's if it was one then.
+    /// Whether a log-in still holds: its account is active, has the password or the token by which it was made, is still an
+    /// operator's if it was one then, and may still use the accounts that it could use then.
     ///
     /// # Errors
     /// Those of the records.
@@ -342,7 +342,16 @@ impl Directory {
                 .any(|token| token.credential() == login.credential && !token.is_expired(now)),
         };
         let has_role = login.role == Role::User || found.head.role == login.role;
-        Ok(is_there && has_role && found.head.account == login.account && found.head.state == State::Active)
+        let has_grant = |grant: &Grant| {
+            let granted = found.body.grants.iter().find(|granted| granted.owner == grant.owner.0);
+            granted.is_some_and(|granted| granted.access >= grant.access)
+        };
+        let has_grants = login.grants.iter().all(has_grant);
+        Ok(is_there
+            && has_role
+            && has_grants
+            && found.head.account == login.account
+            && found.head.state == State::Active)
     }
 
     /// Runs a derivation on one of the processors that are for it.

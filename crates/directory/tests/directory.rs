@@ -967,6 +967,11 @@ async fn grants_end_with_either_account(fixture: Fixture) {
     let login = server.log_in("anna@example.org", "secret").await.unwrap();
     assert_eq!(login.grants.len(), 1);
     assert_eq!((login.grants[0].owner.0, login.grants[0].access), (shared, Access::Write));
+    assert!(server.directory.holds(&login).await.unwrap());
+    server.done(grant("shared@example.org", "anna@example.org", Access::Read)).await;
+    assert!(!server.directory.holds(&login).await.unwrap(), "it could do more than it may");
+    server.done(grant("shared@example.org", "anna@example.org", Access::Write)).await;
+    assert!(server.directory.holds(&login).await.unwrap());
     let info = server.account("shared@example.org").await;
     let users: BTreeSet<String> = info.used_by.iter().map(|user| user.address.to_string()).collect();
     assert_eq!(users, BTreeSet::from(["anna@example.org".into(), "bert@example.org".into()]));

@@ -1,5 +1,51 @@
-//! Mail on records: the kinds of records that mail consists of.
+//! Mail on records: what an email, a mailbox and a thread are, and where a new email goes.
+//!
+//! [`Mail`] is the handle: it delivers, creates, changes and destroys emails and mailboxes of accounts. Each edit keeps all
+//! counters in the same commit. [`message`] reads raw messages, [`row`] is what listings need of one, and [`kinds`] are the
+//! kinds of records that mail consists of.
 
+mod check;
+mod config;
+mod counts;
+mod document;
+mod edits;
+mod email_state;
+mod error;
+pub mod html;
+mod identities;
+mod keywords;
+mod lane;
+mod mail;
+mod mailboxes;
+pub mod message;
+mod metrics;
+mod place;
+mod plan;
+mod read;
+mod restore;
+pub mod row;
 mod schema;
+mod tree;
+mod view;
 
-pub use schema::{KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, thread};
+pub use config::MailConfig;
+pub use document::{SEARCHED_BODY_BYTES_MAX, document};
+pub use edits::{
+    CreatedEmail, Delivered, Delivery, EmailUpdate, MailboxSet, MailboxSetOutcome, MailboxUpdate, NewEmail,
+    NewMailbox, Parent, Patch, SetMailbox, StoredMessage, Transition,
+};
+pub use email_state::EmailState;
+pub use error::MailError;
+pub use identities::Identity;
+pub use keywords::{KEYWORD_BYTES_MAX, Keywords, SEEN, parse_keyword};
+pub use mail::{Finding, Mail, Usage};
+pub use mailboxes::{Mailbox, Role};
+pub use metrics::MailMetrics;
+pub use restante_core::Error;
+pub use restore::{Purged, VaultEntry, VaultPage};
+pub use schema::{
+    KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, push, thread, upload, vault,
+};
+
+#[cfg(test)]
+mod tests;

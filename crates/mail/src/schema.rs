@@ -13,12 +13,9 @@ use restante_records::{Kind, KindSchema};
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 8] = [
+pub const RESERVED: [(Kind, &str); 5] = [
     (Kind(7), "submission"),
     (Kind(8), "vacation"),
-    (Kind(9), "push"),
-    (Kind(10), "upload"),
-    (Kind(11), "vault"),
     (Kind(12), "sieve"),
     (Kind(13), "queued"),
     (Kind(14), "dkim"),
@@ -33,6 +30,9 @@ pub fn kinds() -> Vec<KindSchema> {
         identity::schema(),
         account::schema(),
         keyword::schema(),
+        push::schema(),
+        upload::schema(),
+        vault::schema(),
     ]
 }
 
@@ -122,6 +122,8 @@ pub mod email {
     pub const DELETED: Property = Property(8);
     /// A hash of the bytes as they were received and of the recipient: a delivery that is repeated finds the email.
     pub const DELIVERY: Property = Property(9);
+    /// The bytes of its message, for counters and quotas: they are computed without bodies.
+    pub const SIZE: Property = Property(10);
 
     /// A mailbox by receivedAt, the one order that every server must support (RFC 8621 §4.4.2).
     pub const BY_MAILBOX: Index = Index(1);
@@ -151,6 +153,7 @@ pub mod email {
             .property(PLACE, "place")
             .property(DELETED, "deleted")
             .property(DELIVERY, "delivery")
+            .property(SIZE, "size")
             .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[MAILBOX, RECEIVED]))
             .index(IndexSchema::ordered(BY_RECEIVED, "received", &[RECEIVED]))
             .index(IndexSchema::ordered(BY_THREAD, "thread", &[THREAD, RECEIVED]))
@@ -262,6 +265,113 @@ pub mod keyword {
             "hash",
             &[HASH],
         ))
+    }
+}
+
+/// A push subscription, RFC 8620 §7.2, in the account of the user that made it.
+pub mod push {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(9);
+
+    /// When it ends, in seconds since 1970.
+    pub const EXPIRES: Property = Property(1);
+
+    /// All subscriptions of an account, those first that end first.
+    pub const BY_EXPIRES: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "push").property(EXPIRES, "expires").index(IndexSchema::ordered(
+            BY_EXPIRES,
+            "expires",
+            &[EXPIRES],
+        ))
+    }
+}
+
+/// A blob that a user uploaded (RFC 8620 §6.1). Its body refers to the blob.
+pub mod upload {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(10);
+
+    /// When it was uploaded last, in seconds since 1970.
+    pub const UPLOADED: Property = Property(1);
+    /// The account of the user that uploaded it, who alone may use it (RFC 8620 §6.1).
+    pub const OWNER: Property = Property(2);
+    /// Its bytes.
+    pub const SIZE: Property = Property(3);
+    /// The hash of its bytes: the same bytes again extend the time of an upload that is there.
+    pub const HASH: Property = Property(4);
+
+    /// All uploads of an account, the oldest first.
+    pub const BY_UPLOADED: Index = Index(1);
+    /// The uploads of a user in the account, the oldest first.
+    pub const BY_OWNER: Index = Index(2);
+    /// The upload of some bytes.
+    pub const BY_HASH: Index = Index(3);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "upload")
+            .property(UPLOADED, "uploaded")
+            .property(OWNER, "owner")
+            .property(SIZE, "size")
+            .property(HASH, "hash")
+            .index(IndexSchema::ordered(BY_UPLOADED, "uploaded", &[UPLOADED]))
+            .index(IndexSchema::ordered(BY_OWNER, "owner", &[OWNER, UPLOADED]))
+            .index(IndexSchema::scattered(BY_HASH, "hash", &[HASH]))
+    }
+}
+
+/// An email that was destroyed and can still be restored. Its body is that of the email. Properties that an email has, too,
+/// have the same numbers.
+pub mod vault {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    use super::email;
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(11);
+
+    /// Each mailbox that it was in.
+    pub const MAILBOX: Property = email::MAILBOX;
+    /// When it was received, in seconds since 1970.
+    pub const RECEIVED: Property = email::RECEIVED;
+    /// What finds its thread again, see [`email::THREAD_KEY`].
+    pub const THREAD_KEY: Property = email::THREAD_KEY;
+    /// Each keyword but $seen, as a number.
+    pub const KEYWORD: Property = email::KEYWORD;
+    /// 1 when it did not have $seen.
+    pub const UNSEEN: Property = email::UNSEEN;
+    /// As [`email::DELIVERY`]: a delivery that is repeated finds what the user has destroyed meanwhile.
+    pub const DELIVERY: Property = email::DELIVERY;
+    /// The bytes of its message.
+    pub const SIZE: Property = email::SIZE;
+    /// When it was destroyed, in seconds since 1970.
+    pub const DELETED_AT: Property = Property(11);
+    /// The id that it had.
+    pub const EMAIL: Property = Property(12);
+
+    /// Everything in the vault, what was destroyed first at first.
+    pub const BY_DELETED_AT: Index = Index(1);
+    /// Whether something was delivered already.
+    pub const BY_DELIVERY: Index = Index(2);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "vault")
+            .property(MAILBOX, "mailbox")
+            .property(RECEIVED, "received")
+            .property(THREAD_KEY, "thread_key")
+            .property(KEYWORD, "keyword")
+            .property(UNSEEN, "unseen")
+            .property(DELIVERY, "delivery")
+            .property(SIZE, "size")
+            .property(DELETED_AT, "deleted_at")
+            .property(EMAIL, "email")
+            .index(IndexSchema::ordered(BY_DELETED_AT, "deleted_at", &[DELETED_AT]))
+            .index(IndexSchema::scattered(BY_DELIVERY, "delivery", &[DELIVERY]))
     }
 }
 

@@ -1,0 +1,68 @@
+use restante_core::Error;
+use restante_records::RecordId;
+
+/// Why an edit was not made. Nothing was changed then, except after [`MailError::Store`], see there.
+#[derive(Debug, thiserror::Error)]
+pub enum MailError {
+    /// The email, the mailbox or the entry of the vault does not exist.
+    #[error("it does not exist")]
+    NotFound,
+    /// The state that the edit was to be made in is over (RFC 8620 §5.3).
+    #[error("the state is another one")]
+    StateMismatch,
+    /// It would exceed the quota of the account, or the number of its mailboxes.
+    #[error("it exceeds the quota")]
+    OverQuota,
+    /// The email would be in too many mailboxes.
+    #[error("the email would be in too many mailboxes")]
+    TooManyMailboxes,
+    /// The email would have too many keywords, or the account too many different ones.
+    #[error("there would be too many keywords")]
+    TooManyKeywords,
+    /// The email would be in these mailboxes, which don't exist.
+    #[error("there are no such mailboxes")]
+    UnknownMailbox(Vec<RecordId>),
+    /// The email would be in no mailbox.
+    #[error("the email would be in no mailbox")]
+    NoMailbox,
+    /// This is no keyword (RFC 8621 §4.1.1).
+    #[error("not a keyword: expected 1 to 255 characters of ASCII without spaces and ( ) {{ }} ] % * \" \\")]
+    BadKeyword(String),
+    /// A mailbox of this name is there, below the same parent.
+    #[error("a mailbox of this name exists")]
+    AlreadyExists {
+        /// That mailbox.
+        existing: RecordId,
+    },
+    /// The mailbox has others below it.
+    #[error("the mailbox has child mailboxes")]
+    HasChild,
+    /// The mailbox has emails.
+    #[error("the mailbox has emails")]
+    HasEmail,
+    /// These properties have values that are not possible; they are named as JMAP does.
+    #[error("{why}")]
+    Invalid {
+        /// All of them.
+        properties: Vec<&'static str>,
+        /// What is wrong.
+        why: String,
+    },
+    /// It is not allowed.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// The store failed. After `Full` and `Unavailable` nobody knows whether the edit was made; a delivery can be repeated.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl MailError {
+    /// A copy for another edit of the same commit.
+    pub(crate) fn of_store(error: &Error) -> Self {
+        Self::Store(error.duplicate())
+    }
+
+    pub(crate) fn invalid(property: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { properties: vec![property], why: why.into() }
+    }
+}

@@ -1,0 +1,325 @@
+//! Reads what an edit needs from the records into the view of an account.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+use restante_core::Error;
+use restante_records::{AccountId, Cursor, Get, Kind, Query, Record, RecordId, Records, Revision, Value};
+
+use crate::{
+    EmailState, Keywords, Mailbox,
+    counts::{self, Shares},
+    lane::keyword_hash,
+    mailboxes::number_of,
+    place::THREAD_EMAILS_MAX,
+    schema::{account, email, keyword, mailbox, thread, vault},
+    view::{AccountRecord, View},
+};
+
+/// Records that are read at once where there may be many.
+const PAGE: usize = 4_096;
+/// Rows of an index that are read at once: engines read so many where they are asked for, without another thread.
+const ROWS: usize = 1_024;
+/// Whole records that are read at once.
+const WHOLE_PAGE: usize = 256;
+/// Emails of one delivery key or thread key that are read at once: there is seldom more than one.
+const FEW: usize = 16;
+
+/// Reads records of an account.
+pub(crate) struct Reader<'r> {
+    pub(crate) records: &'r dyn Records,
+    pub(crate) account: AccountId,
+}
+
+/// Which of the emails that share a thread key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Age {
+    Oldest,
+    Newest,
+}
+
+impl Reader<'_> {
+    /// The mailboxes and the account's own record. The states are read first, so a commit that names them fails when something
+    /// changed meanwhile.
+    pub(crate) async fn view(&self) -> Result<View, Error> {
+        let states = self.records.states(self.account).await?;
+        let account = self.account_record().await?;
+        let mailboxes = self.mailboxes().await?;
+        Ok(View::new(states, account, mailboxes))
+    }
+
+    pub(crate) async fn account_record(&self) -> Result<AccountRecord, Error> {
+        let found =
+            self.records.query(self.account, &Query::new(account::KIND, account::ALL).limit(1)).await?;
+        let Some(record) = self.small(account::KIND, found.ids).await?.into_iter().next() else {
+            return Ok(AccountRecord::default());
+        };
+        let number = |property| number_of(&record.properties, property).unwrap_or(0);
+        Ok(AccountRecord {
+            id: Some(record.id),
+            bytes: number(account::BYTES),
+            count: number(account::COUNT),
+            delivered: Revision(number(account::DELIVERED)),
+            uid_validity: number(account::UID_VALIDITY),
+        })
+    }
+
+    /// All mailboxes by their ids.
+    pub(crate) async fn mailboxes(&self) -> Result<Vec<Mailbox>, Error> {
+        let mut mailboxes = Vec::new();
+        let mut ids = self.all(Query::new(mailbox::KIND, mailbox::BY_PARENT)).await?;
+        ids.sort_unstable();
+        for ids in ids.chunks(PAGE) {
+            for record in self.whole(mailbox::KIND, ids.to_vec()).await? {
+                mailboxes.push(Mailbox::of(&record)?);
+            }
+        }
+        Ok(mailboxes)
+    }
+
+    /// All keywords of the account, and the state of their kind before they were read.
+    pub(crate) async fn keywords(&self) -> Result<(Keywords, Revision), Error> {
+        let state = self.records.states(self.account).await?.of(keyword::KIND);
+        let mut keywords = Keywords::default();
+        let ids = self.all(Query::new(keyword::KIND, keyword::BY_HASH)).await?;
+        for ids in ids.chunks(WHOLE_PAGE) {
+            for record in self.whole(keyword::KIND, ids.to_vec()).await? {
+                let name = std::str::from_utf8(&record.body.bytes)
+                    .map_err(|_| Error::corrupt(format!("the keyword {} is damaged", record.id.0)))?;
+                keywords.insert(record.id.0 + keyword::FIRST_OTHER, name.to_ascii_lowercase());
+            }
+        }
+        Ok((keywords, state))
+    }
+
+    /// The number of a keyword in lowercase that is not well-known.
+    pub(crate) async fn keyword_number(&self, name: &str) -> Result<Option<u64>, Error> {
+        let query = Query::new(keyword::KIND, keyword::BY_HASH).equals(keyword_hash(name)).limit(FEW);
+        let page = self.records.query(self.account, &query).await?;
+        let records = self.whole(keyword::KIND, page.ids).await?;
+        let same = records.iter().find(|record| record.body.bytes.eq_ignore_ascii_case(name.as_bytes()));
+        Ok(same.map(|record| record.id.0 + keyword::FIRST_OTHER))
+    }
+
+    /// An email, as the commit makes it so far; `None` when it does not exist.
+    pub(crate) async fn email(&self, view: &mut View, id: RecordId) -> Result<Option<EmailState>, Error> {
+        if view.email(id).is_none() {
+            let records = self.small(email::KIND, vec![id]).await?;
+            let Some(record) = records.first() else { return Ok(None) };
+            view.note_email(id, EmailState::of(record)?);
+        }
+        Ok(view.email(id).flatten().cloned())
+    }
+
+    /// A whole email record.
+    pub(crate) async fn email_record(&self, id: RecordId) -> Result<Option<Record>, Error> {
+        Ok(self.whole(email::KIND, vec![id]).await?.into_iter().next())
+    }
+
+    /// All emails of a thread.
+    pub(crate) async fn thread(&self, view: &mut View, id: RecordId) -> Result<(), Error> {
+        if view.thread(id).is_some() {
+            return Ok(());
+        }
+        let emails = self.all(Query::new(email::KIND, email::BY_THREAD).equals(id)).await?;
+        for ids in emails.chunks(PAGE) {
+            let unknown = ids.iter().filter(|id| view.email(**id).is_none()).copied().collect();
+            for record in self.small(email::KIND, unknown).await? {
+                view.note_email(record.id, EmailState::of(&record)?);
+            }
+        }
+        view.note_thread(id, emails);
+        Ok(())
+    }
+
+    /// The thread that an email with these thread keys joins: that of the oldest email that shares one. When it is full, that
+    /// of the newest one, which is full only when a new one must begin. Its emails are in the view then.
+    pub(crate) async fn joined_thread(
+        &self,
+        view: &mut View,
+        keys: &[Value],
+    ) -> Result<Option<RecordId>, Error> {
+        for age in [Age::Oldest, Age::Newest] {
+            let Some(email) = self.sharing(view, keys, age).await? else { return Ok(None) };
+            let Some(state) = self.email(view, email).await? else { return Ok(None) };
+            self.thread(view, state.thread).await?;
+            if view.thread(state.thread).is_some_and(|emails| emails.len() < THREAD_EMAILS_MAX) {
+                return Ok(Some(state.thread));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The oldest or the newest email that shares a thread key.
+    async fn sharing(&self, view: &View, keys: &[Value], age: Age) -> Result<Option<RecordId>, Error> {
+        let mut best: Option<RecordId> = None;
+        for key in keys {
+            let stored = self.stored_sharing(view, key, age).await?;
+            let new = view.new_emails_with_thread_key(key).iter().copied();
+            let candidates = stored.into_iter().chain(new).chain(best);
+            best = if age == Age::Oldest { candidates.min() } else { candidates.max() };
+        }
+        Ok(best)
+    }
+
+    async fn stored_sharing(&self, view: &View, key: &Value, age: Age) -> Result<Option<RecordId>, Error> {
+        let mut query = Query::new(email::KIND, email::BY_THREAD_KEY).equals(key.clone()).limit(FEW);
+        if age == Age::Newest {
+            query = query.descending();
+        }
+        loop {
+            let page = self.records.query(self.account, &query).await?;
+            if let Some(id) = page.ids.iter().find(|id| !view.is_destroyed(**id)) {
+                return Ok(Some(*id));
+            }
+            let Some(next) = page.next else { return Ok(None) };
+            query = query.after(next);
+        }
+    }
+
+    /// Whether something was delivered with this key since a time, also when it was destroyed meanwhile.
+    pub(crate) async fn is_delivered(&self, view: &View, key: &Value, since: u64) -> Result<bool, Error> {
+        if view.is_newly_delivered(key) {
+            return Ok(true);
+        }
+        let stored = [
+            (email::KIND, email::BY_DELIVERY, email::RECEIVED),
+            (vault::KIND, vault::BY_DELIVERY, vault::RECEIVED),
+        ];
+        for (kind, index, received) in stored {
+            // Those with the highest ids are those that can be young enough.
+            let query = Query::new(kind, index).equals(key.clone()).descending().limit(FEW);
+            let page = self.records.query(self.account, &query).await?;
+            for record in self.small(kind, page.ids).await? {
+                if number_of(&record.properties, received).is_some_and(|received| received >= since) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// An entry of the vault that is still there.
+    pub(crate) async fn vault_entry(&self, view: &View, id: RecordId) -> Result<Option<Record>, Error> {
+        if !view.is_in_vault(id) {
+            return Ok(None);
+        }
+        Ok(self.whole(vault::KIND, vec![id]).await?.into_iter().next())
+    }
+
+    /// Entries of the vault of emails that were destroyed before a time, the oldest ones, up to `limit`, and whether there are more.
+    pub(crate) async fn old_vault_entries(
+        &self,
+        before: u64,
+        limit: usize,
+    ) -> Result<(Vec<RecordId>, bool), Error> {
+        let to = Bound::Excluded(Value::Number(before));
+        let query = Query::new(vault::KIND, vault::BY_DELETED_AT).between(Bound::Unbounded, to);
+        let page = self.records.query(self.account, &query.limit(limit.clamp(1, PAGE))).await?;
+        Ok((page.ids, page.next.is_some()))
+    }
+
+    /// Whether a mailbox has emails, as JMAP sees it.
+    pub(crate) async fn has_emails(&self, mailbox: RecordId) -> Result<bool, Error> {
+        let query = Query::new(email::KIND, email::BY_MAILBOX).equals(mailbox).limit(1);
+        Ok(!self.records.query(self.account, &query).await?.ids.is_empty())
+    }
+
+    /// Emails with a place in a mailbox, up to `limit`, also with places that IMAP has marked as deleted.
+    pub(crate) async fn emails_in(&self, mailbox: RecordId, limit: usize) -> Result<Vec<RecordId>, Error> {
+        let from = Bound::Included(Value::Number(mailbox.0 << 32));
+        let to = Bound::Excluded(Value::Number((mailbox.0 + 1) << 32));
+        let query = Query::new(email::KIND, email::BY_PLACE).between(from, to).limit(limit);
+        let page = self.records.query(self.account, &query).await?;
+        let ids: BTreeSet<RecordId> = page.ids.into_iter().collect();
+        Ok(ids.into_iter().collect())
+    }
+
+    /// The unread threads of all mailboxes when `trash` is the mailbox with that role: counted from the unread emails, which
+    /// are few, as a rule.
+    pub(crate) async fn unread_threads(
+        &self,
+        trash: Option<RecordId>,
+    ) -> Result<BTreeMap<RecordId, u64>, Error> {
+        let unseen = self.all(Query::new(email::KIND, email::BY_UNSEEN)).await?;
+        let unseen: BTreeSet<RecordId> = unseen.into_iter().collect();
+        let unseen: Vec<RecordId> = unseen.into_iter().collect();
+        let mut threads = BTreeSet::new();
+        for ids in unseen.chunks(PAGE) {
+            for record in self.small(email::KIND, ids.to_vec()).await? {
+                threads.insert(EmailState::of(&record)?.thread);
+            }
+        }
+        let mut counts: BTreeMap<RecordId, u64> = BTreeMap::new();
+        for thread in threads {
+            let shares = self.shares(thread, trash).await?;
+            for (mailbox, share) in shares {
+                *counts.entry(mailbox).or_default() += share.unread_threads;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// What a stored thread adds to the counters of mailboxes.
+    async fn shares(&self, thread: RecordId, trash: Option<RecordId>) -> Result<Shares, Error> {
+        let mut emails = Vec::new();
+        let ids = self.all(Query::new(email::KIND, email::BY_THREAD).equals(thread)).await?;
+        for ids in ids.chunks(PAGE) {
+            for record in self.small(email::KIND, ids.to_vec()).await? {
+                emails.push(EmailState::of(&record)?);
+            }
+        }
+        Ok(counts::of_thread(&emails, trash))
+    }
+
+    /// A page of all emails in the order of their threads, and where the next one begins.
+    pub(crate) async fn emails_by_thread(
+        &self,
+        after: Option<Cursor>,
+    ) -> Result<(Vec<(RecordId, EmailState)>, Option<Cursor>), Error> {
+        let mut query = Query::new(email::KIND, email::BY_THREAD).limit(PAGE);
+        query.after = after;
+        let page = self.records.query(self.account, &query).await?;
+        let mut emails = Vec::with_capacity(page.ids.len());
+        for record in self.small(email::KIND, page.ids).await? {
+            emails.push((record.id, EmailState::of(&record)?));
+        }
+        tokio::task::yield_now().await;
+        Ok((emails, page.next))
+    }
+
+    /// Which of these threads have no record.
+    pub(crate) async fn missing_threads(&self, ids: Vec<RecordId>) -> Result<Vec<RecordId>, Error> {
+        let found: BTreeSet<RecordId> =
+            self.small(thread::KIND, ids.clone()).await?.iter().map(|record| record.id).collect();
+        Ok(ids.into_iter().filter(|id| !found.contains(id)).collect())
+    }
+
+    /// All ids of a query.
+    async fn all(&self, query: Query) -> Result<Vec<RecordId>, Error> {
+        let mut query = query.limit(ROWS);
+        let mut ids = Vec::new();
+        loop {
+            let page = self.records.query(self.account, &query).await?;
+            ids.extend(page.ids);
+            let Some(next) = page.next else { return Ok(ids) };
+            query = query.after(next);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Those of some records that exist, without their bodies.
+    pub(crate) async fn small(&self, kind: Kind, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.records.get(self.account, &Get::small(kind, ids)).await?.into_iter().flatten().collect())
+    }
+
+    /// Those of some records that exist.
+    pub(crate) async fn whole(&self, kind: Kind, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
+        Ok(self.records.get(self.account, &Get::whole(kind, ids)).await?.into_iter().flatten().collect())
+    }
+}
