@@ -1,0 +1,173 @@
+//! The loop: a series of writes after the other, each with a follower.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use restante_blobs::Blobs;
+use restante_core::Clock;
+use restante_follow::{Follower, Settings};
+use restante_records::{Error, Opened as RecordStore, Position};
+use restante_search::{Begun, Opened as SearchIndex};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::{
+    Metrics,
+    emails::Emails,
+    feed::{IndexCheckpoint, IndexFeed, Progress},
+};
+
+/// The name of the follower, and that of its position with the records.
+pub(crate) const NAME: &str = "indexer";
+
+/// The wait after a series that wrote nothing. It doubles with each further one.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
+/// The longest wait.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// Keeps a search index up to date with records.
+///
+/// - *Complete*: every email that exists is found in the index when all commits are followed, whatever happened to the process or
+///   to the index.
+/// - *By itself*: an index without a checkpoint (new, damaged, cleared), one of other records, and one that is newer than the
+///   records (these were restored from a backup) begins from zero. A failed write is tried again after 100 ms, doubling to a minute.
+/// - *Bounded*: one message and some megabytes of documents are in memory at a time.
+pub struct Indexer {
+    records: RecordStore,
+    blobs: Arc<dyn Blobs>,
+    search: SearchIndex,
+    clock: Arc<dyn Clock>,
+    follow_metrics: restante_follow::Metrics,
+    metrics: Metrics,
+}
+
+impl Indexer {
+    /// An indexer. It does nothing until [`Indexer::run`].
+    pub fn new(
+        records: RecordStore,
+        blobs: Arc<dyn Blobs>,
+        search: SearchIndex,
+        clock: Arc<dyn Clock>,
+        follow_metrics: restante_follow::Metrics,
+        metrics: Metrics,
+    ) -> Self {
+        Self { records, blobs, search, clock, follow_metrics, metrics }
+    }
+
+    /// Indexes until `stop` is ready. Then what was written is committed.
+    ///
+    /// # Errors
+    /// When the last commit failed: what it had is written again by the next run.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<(), Error> {
+        let mut stop = pin!(stop);
+        let mut failures = 0;
+        loop {
+            let begun = tokio::select! {
+                () = &mut stop => return Ok(()),
+                begun = self.begin() => begun,
+            };
+            match begun {
+                Ok((progress, start)) => {
+                    let feed = self.feed(&progress, start);
+                    if self.follow(&progress, &feed, stop.as_mut()).await {
+                        feed.save_position().await?;
+                        return self.search.index.commit(progress.series()).await;
+                    }
+                    failures = if progress.has_written() { 0 } else { failures + 1 };
+                    info!("writing to the search index begins again");
+                }
+                Err(error) => {
+                    failures += 1;
+                    warn!(failures, %error, "the search index can't be written; trying again");
+                }
+            }
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                () = sleep(retry_delay(failures)) => {}
+            }
+        }
+    }
+
+    /// Begins a series of writes, with an empty index if the one that is there belongs to other records.
+    async fn begin(&self) -> Result<(Arc<Progress>, IndexCheckpoint), Error> {
+        let mut begun = self.search.index.begin().await?;
+        let mut start = self.start(&begun).await?;
+        if start.is_none() && begun.checkpoint.is_some() {
+            warn!("the search index belongs to other records, or to records before a restore: it is cleared");
+            self.search.upkeep.clear().await?;
+            begun = self.search.index.begin().await?;
+            start = self.start(&begun).await?;
+        }
+        self.metrics.series.inc();
+        let start = match start {
+            Some(start) => start,
+            None => {
+                let identity = self.records.upkeep.identity();
+                let zero = IndexCheckpoint { identity, position: Position::default() };
+                // With the first documents: they are never taken for those of other records.
+                self.search.index.save(begun.series, zero.to_bytes()).await?;
+                zero
+            }
+        };
+        Ok((Arc::new(Progress::new(begun.series)), start))
+    }
+
+    /// Where the index is; `None` when it has to begin from zero.
+    async fn start(&self, begun: &Begun) -> Result<Option<IndexCheckpoint>, Error> {
+        let known = begun.checkpoint.as_ref().and_then(|bytes| IndexCheckpoint::from_bytes(bytes));
+        let Some(checkpoint) = known else { return Ok(None) };
+        let of_records = self.records.feed.checkpoint(NAME, &[]).await?.position;
+        let is_same = checkpoint.identity == self.records.upkeep.identity();
+        Ok((is_same && checkpoint.position <= of_records).then_some(checkpoint))
+    }
+
+    fn feed(&self, progress: &Arc<Progress>, start: IndexCheckpoint) -> Arc<IndexFeed> {
+        let (feed, index) = (self.records.feed.clone(), self.search.index.clone());
+        Arc::new(IndexFeed::new(feed, index, progress.clone(), start))
+    }
+
+    /// Follows until the series ends or `stop` is ready. Returns whether it was the latter.
+    async fn follow(
+        &self,
+        progress: &Arc<Progress>,
+        feed: &Arc<IndexFeed>,
+        stop: Pin<&mut (impl Future<Output = ()> + Send)>,
+    ) -> bool {
+        let emails = Emails {
+            records: self.records.records.clone(),
+            blobs: self.blobs.clone(),
+            index: self.search.index.clone(),
+            progress: progress.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let records = RecordStore { feed: feed.clone(), ..self.records.clone() };
+        let settings = Settings::new(NAME);
+        let follower = Follower::new(settings, &records, emails, self.clock.clone(), &self.follow_metrics)
+            .expect("the name and the default batch are within their bounds");
+        let is_stopped = AtomicBool::new(false);
+        let until = async {
+            tokio::select! {
+                () = stop => is_stopped.store(true, Ordering::Relaxed),
+                () = self.search.index.ended(progress.series()) => {}
+            }
+        };
+        if let Err(error) = follower.run(until).await {
+            warn!(%error, "the last emails could not be written to the search index and will be written again");
+        }
+        is_stopped.load(Ordering::Relaxed)
+    }
+}
+
+fn retry_delay(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    (RETRY_DELAY_MIN * (1 << (failures - 1).min(16))).min(RETRY_DELAY_MAX)
+}

@@ -1,0 +1,477 @@
+//! Whatever happens to the process or to the index: when all commits are followed, what exists is found and nothing else.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use restante_blobs::Blobs;
+use restante_core::{BlobId, ErrorKind, SystemClock};
+use restante_indexer::{Indexer, Metrics};
+use restante_mail::{email, kinds, mailbox, message};
+use restante_records::{
+    AccountId, Body, Change, Commit, Config as RecordsConfig, Opened as RecordStore, Properties, RecordId,
+    Schema,
+};
+use restante_search::{Config, EngineUrl, Filter, Opened as SearchIndex, Query, SearchText};
+use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
+
+const A: AccountId = AccountId(1_001);
+const B: AccountId = AccountId(1_002);
+
+/// Records, blobs, and the emails that exist, by a word that only each of them has.
+struct World {
+    folder: tempfile::TempDir,
+    records: RecordStore,
+    blobs: Arc<dyn Blobs>,
+    emails: BTreeMap<String, (AccountId, RecordId)>,
+    /// Words of emails that were destroyed.
+    gone: BTreeMap<String, AccountId>,
+    delivered: u64,
+    metrics: Metrics,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let records = open_records("memory:").await;
+        let blobs = restante_blobs::Config::new("memory:".parse().unwrap());
+        let blobs = restante_blobs::open(blobs).await.unwrap().blobs;
+        let (emails, gone) = (BTreeMap::new(), BTreeMap::new());
+        Self { folder, records, blobs, emails, gone, delivered: 0, metrics: Metrics::default() }
+    }
+
+    /// Stores an email with a word of its own.
+    async fn deliver(&mut self, account: AccountId) -> String {
+        self.delivered += 1;
+        let word = format!("word{}", self.delivered);
+        let raw =
+            format!("From: a@example.org\r\nSubject: number {}\r\n\r\nIt says {word}.\r\n", self.delivered);
+        let blob = self.blobs.put(&mut Bytes::from(raw.clone())).await.unwrap().id;
+        let id = self.commit_email(account, &raw, blob).await;
+        self.emails.insert(word.clone(), (account, id));
+        word
+    }
+
+    async fn commit_email(&self, account: AccountId, raw: &str, blob: BlobId) -> RecordId {
+        let body = Body { bytes: message::read(raw.as_bytes()).row(), blobs: vec![blob] };
+        let properties = Properties::default().with(email::RECEIVED, 1_000 + self.delivered);
+        let create = Change::Create { kind: email::KIND, body, properties };
+        self.records.records.commit(account, Commit::of([create])).await.unwrap().created[0]
+    }
+
+    async fn destroy(&mut self, word: &str) {
+        let (account, id) = self.emails.remove(word).unwrap();
+        let destroy = Change::Destroy { kind: email::KIND, id };
+        self.records.records.commit(account, Commit::of([destroy])).await.unwrap();
+        self.gone.insert(word.to_owned(), account);
+    }
+
+    /// Changes a keyword, as reading an email does.
+    async fn update(&self, word: &str) {
+        let (account, id) = self.emails[word];
+        let properties = Properties::default().with(email::RECEIVED, 1_000).with(email::UNSEEN, 1);
+        let update = Change::Update { kind: email::KIND, id, body: None, properties: Some(properties) };
+        self.records.records.commit(account, Commit::of([update])).await.unwrap();
+    }
+
+    fn search_folder(&self) -> PathBuf {
+        self.folder.path().join("search")
+    }
+
+    /// Opens the index, also when the tasks of one that was dropped have not ended yet.
+    async fn open_search(&self) -> SearchIndex {
+        let mut config = Config::new(EngineUrl::Tantivy(self.search_folder()));
+        config.tantivy.commit_ms = 15;
+        config.tantivy.memory_bytes = 15_000_000;
+        config.tantivy.commit_documents = 20.try_into().unwrap();
+        loop {
+            match restante_search::open(config.clone()).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => sleep(Duration::from_millis(2)).await,
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
+    fn run(&self, search: &SearchIndex) -> Running {
+        let indexer = Indexer::new(
+            self.records.clone(),
+            self.blobs.clone(),
+            search.clone(),
+            Arc::new(SystemClock),
+            restante_follow::Metrics::default(),
+            self.metrics.clone(),
+        );
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(indexer.run(async { drop(stopped.await) }));
+        Running { stop, task }
+    }
+
+    /// Waits until an account is followed to its end.
+    async fn caught_up(&self, search: &SearchIndex, account: AccountId) {
+        let revision = self.records.records.states(account).await.unwrap().revision;
+        while query(search, account, Filter::And(vec![])).await.1 != revision.0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Expects that what exists is found, and nothing else.
+    async fn check(&self, search: &SearchIndex) {
+        for account in [A, B] {
+            self.caught_up(search, account).await;
+        }
+        for (word, (account, id)) in &self.emails {
+            assert_eq!(find(search, *account, word).await, [id.0], "{word}");
+        }
+        for (word, account) in &self.gone {
+            assert_eq!(find(search, *account, word).await, [0; 0], "{word}");
+        }
+        for account in [A, B] {
+            let existing = self.emails.values().filter(|(of, _)| *of == account).count();
+            assert_eq!(query(search, account, Filter::And(vec![])).await.0.len(), existing);
+        }
+    }
+
+    fn metric(&self, line: &str) -> u64 {
+        let mut registry = Registry::default();
+        self.metrics.register(&mut registry);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let found = text.lines().find_map(|known| known.strip_prefix(line)).unwrap();
+        found.trim().parse().unwrap()
+    }
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), restante_records::Error>>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap().unwrap();
+    }
+
+    /// Ends it as the end of the process would.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+}
+
+async fn open_records(url: &str) -> RecordStore {
+    let config = RecordsConfig::new(url.parse().unwrap(), Schema::new(kinds()).unwrap());
+    restante_records::open(config).await.unwrap()
+}
+
+/// The ids that match, and the revision.
+async fn query(search: &SearchIndex, account: AccountId, filter: Filter) -> (Vec<u64>, u64) {
+    loop {
+        match search.search.query(account, &Query::new(filter.clone())).await {
+            Ok(page) => return (page.hits.iter().map(|hit| hit.id.0).collect(), page.revision.0),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn find(search: &SearchIndex, account: AccountId, word: &str) -> Vec<u64> {
+    query(search, account, Filter::Text(SearchText::parse(word).unwrap())).await.0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_what_was_imported_is_found_when_the_follower_caught_up() {
+    let mut world = World::new().await;
+    for n in 0..150 {
+        world.deliver(if n % 3 == 0 { B } else { A }).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    for _ in 0..30 {
+        let word = world.deliver(A).await;
+        while find(&search, A, &word).await.is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    running.stop().await;
+    world.check(&search).await;
+    assert_eq!(world.metric("restante_indexer_series_total "), 1);
+    let page = search.search.query(A, &Query::new(Filter::And(vec![]))).await.unwrap();
+    assert!(page.hits.iter().all(|hit| hit.received > 1_000), "receivedAt");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_the_memory_engine_is_followed_as_well() {
+    let mut world = World::new().await;
+    let search = restante_search::open(Config::new(EngineUrl::Memory)).await.unwrap();
+    let running = world.run(&search);
+    for _ in 0..20 {
+        world.deliver(A).await;
+    }
+    world.deliver(B).await;
+    world.destroy("word3").await;
+    world.check(&search).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destroyed_emails_are_removed_and_updated_ones_are_not_read_again() {
+    let mut world = World::new().await;
+    for _ in 0..30 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    let bytes = world.metric("restante_indexer_bytes_total ");
+    for number in 1..=30 {
+        world.update(&format!("word{number}")).await;
+    }
+    for number in 1..=10 {
+        world.destroy(&format!("word{number}")).await;
+    }
+    world.check(&search).await;
+    assert_eq!(world.metric("restante_indexer_bytes_total "), bytes);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_nothing_is_lost_when_the_process_ends_in_the_middle_of_commits() {
+    let mut world = World::new().await;
+    for round in 0..10_u64 {
+        let search = world.open_search().await;
+        let running = world.run(&search);
+        for n in 0..25 {
+            let word = world.deliver(if n % 2 == 0 { A } else { B }).await;
+            if n % 4 == 0 {
+                world.destroy(&word).await;
+            }
+        }
+        // Somewhere between the first and the last commit of the index.
+        for _ in 0..round * 40 {
+            tokio::task::yield_now().await;
+        }
+        running.kill().await;
+        drop(search);
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    running.stop().await;
+    assert_eq!(world.metric("restante_indexer_emails_total{outcome=\"unreadable\"} "), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_is_complete_is_not_written_again() {
+    let mut world = World::new().await;
+    for _ in 0..40 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    running.stop().await;
+    search.upkeep.close().await.unwrap();
+    drop(search);
+    let indexed = world.metric("restante_indexer_emails_total{outcome=\"indexed\"} ");
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.deliver(B).await;
+    world.check(&search).await;
+    running.stop().await;
+    assert_eq!(world.metric("restante_indexer_emails_total{outcome=\"indexed\"} "), indexed + 1);
+}
+
+/// An index that was complete, closed, and damaged.
+async fn after(damage: impl Fn(&World)) {
+    let mut world = World::new().await;
+    for n in 0..40 {
+        let word = world.deliver(if n % 2 == 0 { A } else { B }).await;
+        if n % 5 == 0 {
+            world.destroy(&word).await;
+        }
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    running.stop().await;
+    search.upkeep.close().await.unwrap();
+    drop(search);
+    damage(&world);
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_everything_is_found_after_the_index_was_deleted() {
+    after(|world| fs::remove_dir_all(world.search_folder()).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_everything_is_found_after_the_index_was_damaged() {
+    after(|world| {
+        for entry in fs::read_dir(world.search_folder().join("index")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "idx") {
+                let mut bytes = fs::read(&path).unwrap();
+                bytes[0] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_everything_is_found_after_the_index_was_cut() {
+    after(|world| {
+        let meta = world.search_folder().join("index/meta.json");
+        let length = fs::metadata(&meta).unwrap().len();
+        OpenOptions::new().write(true).open(&meta).unwrap().set_len(length / 2).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_everything_is_found_after_the_index_was_deleted_while_it_was_written() {
+    let mut world = World::new().await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    for _ in 0..30 {
+        world.deliver(A).await;
+    }
+    world.check(&search).await;
+    fs::remove_dir_all(world.search_folder().join("index")).unwrap();
+    for _ in 0..30 {
+        world.deliver(B).await;
+    }
+    world.check(&search).await;
+    assert!(world.metric("restante_indexer_series_total ") > 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eq5_everything_is_found_again_after_the_index_was_cleared() {
+    let mut world = World::new().await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    for _ in 0..30 {
+        world.deliver(A).await;
+    }
+    for _ in 0..3 {
+        world.check(&search).await;
+        search.upkeep.clear().await.unwrap();
+    }
+    world.check(&search).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn emails_that_come_back_by_a_restore_are_found() {
+    let mut world = World::new().await;
+    let original = world.folder.path().join("records");
+    world.records = open_records(&format!("lmdb:{}", original.display())).await;
+    for _ in 0..5 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    let backup = world.folder.path().join("backup");
+    fs::create_dir(&backup).unwrap();
+    world.records.upkeep.backup(&backup).await.unwrap();
+    let before = world.emails.clone();
+    world.destroy("word2").await;
+    world.deliver(A).await;
+    world.check(&search).await;
+    running.stop().await;
+    world.records.upkeep.close().await.unwrap();
+
+    world.records = open_records(&format!("lmdb:{}", backup.display())).await;
+    (world.emails, world.gone) = (before, BTreeMap::from([("word6".to_owned(), A)]));
+    let running = world.run(&search);
+    world.deliver(B).await;
+    world.check(&search).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_index_of_other_records_is_replaced() {
+    let mut world = World::new().await;
+    world.deliver(A).await;
+    world.deliver(B).await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    running.stop().await;
+    world.records = open_records("memory:").await;
+    (world.emails, world.gone) = (BTreeMap::new(), BTreeMap::new());
+    for _ in 0..3 {
+        world.deliver(A).await; // so that its revision is not that of the other records
+    }
+    let running = world.run(&search);
+    world.caught_up(&search, A).await;
+    world.check(&search).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_email_without_its_message_does_not_keep_others_from_being_found() {
+    let mut world = World::new().await;
+    world.deliver(A).await;
+    let missing = world.commit_email(A, "Subject: lost\r\n\r\nwords\r\n", BlobId([7; 32])).await;
+    world.deliver(A).await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    assert!(!query(&search, A, Filter::And(vec![])).await.0.contains(&missing.0));
+    assert_eq!(world.metric("restante_indexer_emails_total{outcome=\"unreadable\"} "), 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erased_account_leaves_the_index() {
+    let mut world = World::new().await;
+    for _ in 0..10 {
+        world.deliver(A).await;
+    }
+    world.deliver(B).await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    while world.records.upkeep.erase(A, 4).await.unwrap().has_more {}
+    while !query(&search, A, Filter::And(vec![])).await.0.is_empty() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(query(&search, B, Filter::And(vec![])).await.0.len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_other_kinds_bring_the_revision_forward() {
+    let mut world = World::new().await;
+    world.deliver(A).await;
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    let body = Body::new("Inbox");
+    let properties = Properties::default().with(mailbox::PARENT, 0);
+    let create = Change::Create { kind: mailbox::KIND, body, properties };
+    world.records.records.commit(A, Commit::of([create])).await.unwrap();
+    world.check(&search).await;
+    running.stop().await;
+}
