@@ -1,0 +1,203 @@
+//! The end of a message: it is stored, and the client hears what became of it.
+
+use std::{collections::HashMap, mem};
+
+use bytes::Bytes;
+use restante_mail_wire::smtp::Reply;
+use restante_records::AccountId;
+use tokio::time::Instant;
+
+use super::{
+    Client,
+    envelope::{Recipient, Transaction},
+    message::Incoming,
+    wire::Wire,
+};
+use crate::{
+    Delivered, DeliveryEntry, DeliveryError, Outcome, Protocol, ReceivedMail, Report, Target,
+    metrics::MessageResult,
+    refusal::Refusal,
+    trace::{Header, RECEIVED_MAX},
+};
+
+/// What became of a message for an account.
+type Stored = Result<Delivered, Refusal>;
+
+/// The accounts of a message, each once, and what became of it there.
+#[derive(Default)]
+struct Deliveries {
+    targets: Vec<Target>,
+    by_account: HashMap<AccountId, usize>,
+    results: Vec<Stored>,
+    message_id: Option<String>,
+}
+
+impl Client {
+    /// Stores a message that was received whole, and replies: once, or in LMTP once for each recipient.
+    pub(super) async fn finish(&mut self, wire: &mut Wire, transaction: Transaction, mut incoming: Incoming) {
+        let (begun, bytes) = (Instant::now(), incoming.bytes());
+        let mut deliveries = Deliveries::to(&transaction.recipients);
+        match self.prepare(&mut incoming) {
+            Ok(mail) => {
+                let report = self.server.delivery.deliver(mail, &deliveries.targets).await;
+                self.take_report(&mut deliveries, report);
+            }
+            Err(refusal) => deliveries.results = vec![Err(refusal); deliveries.targets.len()],
+        }
+        self.note(&transaction, &deliveries, bytes);
+        let results: Vec<Result<(), Refusal>> =
+            transaction.recipients.iter().map(|recipient| deliveries.of(recipient)).collect();
+        let result = self.reply_to_message(wire, &transaction.id, &results);
+        self.server.metrics.count_message(self.protocol, result);
+        self.server.metrics.observe_message(self.protocol, bytes, begun.elapsed());
+        drop(incoming.memory); // the message is out of memory only now
+    }
+
+    /// The message as it is stored, or why it is refused.
+    fn prepare(&self, incoming: &mut Incoming) -> Result<ReceivedMail, Refusal> {
+        if let Some(refusal) = incoming.refusal {
+            return Err(refusal);
+        }
+        let mut raw = mem::take(&mut incoming.raw);
+        let header = Header::read(raw.get(incoming.trace_bytes..).unwrap_or_default());
+        if header.received > RECEIVED_MAX {
+            return Err(Refusal::HopLimit);
+        }
+        header.clean(&mut raw, incoming.trace_bytes);
+        Ok(ReceivedMail {
+            raw: Bytes::from(raw),
+            digest: incoming.digest(),
+            to_junk: self.is_trusted && header.is_spam,
+            received: self.server.clock.now(),
+        })
+    }
+
+    fn take_report(&self, deliveries: &mut Deliveries, report: Report) {
+        deliveries.message_id = report.message_id;
+        for result in report.results {
+            deliveries.results.push(match result {
+                Ok(delivered) => Ok(delivered),
+                Err(DeliveryError::OverQuota) => Err(self.server.over_quota()),
+                Err(DeliveryError::Store(error)) => {
+                    self.server.log_failure("a message could not be stored", &error);
+                    Err(Refusal::of_store(error.kind()))
+                }
+            });
+        }
+    }
+
+    /// Replies to the message, and says how it is counted.
+    fn reply_to_message(
+        &mut self,
+        wire: &mut Wire,
+        id: &str,
+        results: &[Result<(), Refusal>],
+    ) -> MessageResult {
+        let text = format!("stored as {id}");
+        match self.protocol {
+            Protocol::Smtp => match joined(results.iter().copied()) {
+                Ok(()) => wire.reply(Reply::new(250, "2.0.0", &text)),
+                Err(refusal) => wire.reply(refusal.reply()),
+            },
+            Protocol::Lmtp => {
+                for result in results {
+                    match result {
+                        Ok(()) => wire.reply(Reply::new(250, "2.1.5", &text)),
+                        Err(refusal) => wire.reply(refusal.reply()),
+                    }
+                }
+            }
+        }
+        if results.iter().any(Result::is_ok) {
+            self.errors = 0;
+            return MessageResult::Stored;
+        }
+        joined(results.iter().copied()).err().map_or(MessageResult::Stored, MessageResult::of)
+    }
+
+    fn note(&self, transaction: &Transaction, deliveries: &Deliveries, bytes: u64) {
+        let Some(journal) = &self.server.journal else { return };
+        let time = self.server.clock.now();
+        for recipient in &transaction.recipients {
+            for target in &recipient.targets {
+                let outcome = match deliveries.result(target) {
+                    Ok(Delivered::New(id)) => Outcome::Stored(id),
+                    Ok(Delivered::Repeated) => Outcome::Repeated,
+                    Err(refusal) => Outcome::Refused(refusal.reply().code, refusal.reply().status),
+                };
+                journal.note(DeliveryEntry {
+                    time,
+                    peer: self.address,
+                    hello: self.hello_name().to_owned(),
+                    sender: transaction.sender.clone(),
+                    recipient: recipient.address.clone(),
+                    account: Some(target.account),
+                    id: transaction.id.clone(),
+                    message_id: deliveries.message_id.clone(),
+                    bytes,
+                    outcome,
+                });
+            }
+        }
+    }
+}
+
+impl Deliveries {
+    /// To the accounts of all recipients. An account that several of them lead to gets the message once.
+    fn to(recipients: &[Recipient]) -> Self {
+        let mut deliveries = Self::default();
+        for target in recipients.iter().flat_map(|recipient| &recipient.targets) {
+            let next = deliveries.targets.len();
+            if *deliveries.by_account.entry(target.account).or_insert(next) == next {
+                deliveries.targets.push(target.clone());
+            }
+        }
+        deliveries
+    }
+
+    fn result(&self, target: &Target) -> Stored {
+        let index = self.by_account.get(&target.account);
+        // A result that is missing is a bug of whatever delivers: the client keeps the message.
+        index.and_then(|index| self.results.get(*index)).copied().unwrap_or(Err(Refusal::Away))
+    }
+
+    /// What became of the message for a recipient.
+    fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
+        joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())))
+    }
+}
+
+/// One answer for several: success only if all succeeded, a refusal for good only if all are refused for good.
+///
+/// Where some are stored and others refused for good, the client is asked to try again: the former are recognized as repeated then,
+/// and the latter refused one by one at `RCPT`.
+fn joined(results: impl Iterator<Item = Result<(), Refusal>>) -> Result<(), Refusal> {
+    let (mut permanent, mut is_any_stored) = (None, false);
+    for result in results {
+        match result {
+            Ok(()) => is_any_stored = true,
+            Err(refusal) if refusal.reply().is_permanent() => permanent = permanent.or(Some(refusal)),
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    match permanent {
+        None => Ok(()),
+        Some(_) if is_any_stored => Err(Refusal::Away),
+        Some(refusal) => Err(refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sm10_one_answer_for_all_is_a_success_only_if_all_are_stored() {
+        let joined = |results: &[Result<(), Refusal>]| super::joined(results.iter().copied());
+        assert_eq!(joined(&[Ok(()), Ok(())]), Ok(()));
+        assert_eq!(joined(&[Ok(()), Err(Refusal::DiskFull)]), Err(Refusal::DiskFull));
+        assert_eq!(joined(&[Err(Refusal::HopLimit), Err(Refusal::OverQuota)]), Err(Refusal::OverQuota));
+        assert_eq!(joined(&[Err(Refusal::HopLimit), Err(Refusal::HopLimit)]), Err(Refusal::HopLimit));
+        assert_eq!(joined(&[Ok(()), Err(Refusal::OverQuotaForGood)]), Err(Refusal::Away));
+    }
+}

@@ -1,0 +1,374 @@
+//! Receiving a message: `DATA` and `BDAT`.
+
+use std::{io, mem, sync::Arc};
+
+use restante_mail_wire::smtp::{Body, ChunkDecoder, DataDecoder, Newlines, Reply};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Client, Next, TIMED_OUT, envelope::Transaction, wire::Wire};
+use crate::{
+    door::Server,
+    memory::Reservation,
+    metrics::MessageResult,
+    refusal::Refusal,
+    trace::{Trace, With},
+};
+
+const SEND_DATA: Reply<'_> = Reply::new(354, "", "send the message, and end it with a dot alone on a line");
+const NO_RECIPIENTS: Reply<'_> = Reply::new(503, "5.5.1", "no recipient was accepted");
+const CHUNKS_BEGAN: Reply<'_> = Reply::new(503, "5.5.1", "the message has begun with BDAT: go on with it");
+const BINARY_BY_CHUNKS: Reply<'_> = Reply::new(503, "5.5.1", "BODY=BINARYMIME needs BDAT");
+const ENDLESS: Reply<'_> = Reply::new(421, "4.3.0", "closed: the message is far too big");
+pub(super) const TOO_SLOW: Reply<'_> =
+    Reply::new(421, "4.3.1", "closed: the message comes too slowly for its memory");
+const CHUNK_OK: Reply<'_> = Reply::new(250, "2.0.0", "chunk ok");
+
+/// The memory that a message has at first: most messages fit.
+const FIRST_BYTES: usize = 16 << 10;
+/// Messages of less memory may stand still although others wait for some.
+const SMALL_BYTES: usize = 1 << 20;
+/// What a client must send within [`MemoryBudget::patience`](crate::memory::MemoryBudget::patience) while others wait for its memory.
+const STEP_BYTES: usize = 64 << 10;
+
+/// A message that is being received.
+pub(super) struct Incoming {
+    server: Arc<Server>,
+    /// Our trace fields, and what was decoded.
+    pub(super) raw: Vec<u8>,
+    pub(super) trace_bytes: usize,
+    /// Of what was decoded.
+    digest: Sha256,
+    pub(super) memory: Option<Reservation>,
+    pub(super) refusal: Option<Refusal>,
+    /// Bytes that came after the message was refused.
+    dropped_bytes: u64,
+    chunks: ChunkDecoder,
+    deadline: Instant,
+    /// When the current [`STEP_BYTES`] began, and how many of them came.
+    step: (Instant, usize),
+}
+
+/// How receiving ended.
+enum Received {
+    Whole,
+    /// The client went away, or must go; with what it hears.
+    BrokenOff(Option<Reply<'static>>),
+}
+
+impl Incoming {
+    fn new(server: Arc<Server>, trace: String, body: Body, deadline: Instant) -> Self {
+        let chunks = ChunkDecoder::new(body != Body::Binary);
+        let raw = trace.into_bytes();
+        Self {
+            server,
+            trace_bytes: raw.len(),
+            raw,
+            digest: Sha256::new(),
+            memory: None,
+            refusal: None,
+            dropped_bytes: 0,
+            chunks,
+            deadline,
+            step: (Instant::now(), 0),
+        }
+    }
+
+    /// The length of the message so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.raw.len().saturating_sub(self.trace_bytes) as u64
+    }
+
+    /// SHA-256 of the message.
+    pub(super) fn digest(&mut self) -> [u8; 32] {
+        mem::take(&mut self.digest).finalize().into()
+    }
+
+    /// Adds decoded bytes, or drops them when the message is refused.
+    async fn append(&mut self, bytes: &[u8]) {
+        let bytes_max = self.server.config.message_bytes_max.get();
+        let needed = self.raw.len() + bytes.len();
+        if self.refusal.is_some() {
+            return;
+        }
+        if needed - self.trace_bytes > bytes_max {
+            self.refuse(Refusal::TooBig);
+        } else if (self.memory.is_none() || needed > self.raw.capacity()) && !self.grow(needed).await {
+            self.refuse(Refusal::Memory);
+        } else {
+            self.digest.update(bytes);
+            self.raw.extend_from_slice(bytes);
+            self.note_progress(bytes.len());
+        }
+    }
+
+    fn note_progress(&mut self, bytes: usize) {
+        self.step.1 += bytes;
+        if self.step.1 >= STEP_BYTES {
+            self.step = (Instant::now(), 0);
+        }
+    }
+
+    /// Whether the message stands still with much memory for which others wait. A client could otherwise keep all mail out with a few
+    /// large messages that it never ends.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        let memory = &self.server.memory;
+        self.raw.capacity() > SMALL_BYTES
+            && memory.has_waiters()
+            && self.step.0.elapsed() >= memory.patience()
+    }
+
+    /// Gets memory for so many bytes and some more, within the budget of all messages.
+    async fn grow(&mut self, needed: usize) -> bool {
+        let longest = self.trace_bytes + self.server.config.message_bytes_max.get();
+        let capacity = needed.max(2 * self.raw.capacity()).max(FIRST_BYTES).min(longest.max(needed));
+        let held = self.memory.take();
+        self.memory = self.server.memory.grow(held, capacity).await;
+        self.step = (Instant::now(), 0); // the time of waiting is not the client's
+        self.raw.reserve_exact(if self.memory.is_some() { capacity - self.raw.len() } else { 0 });
+        self.memory.is_some()
+    }
+
+    /// Refuses the message: what comes is dropped from now on.
+    fn refuse(&mut self, refusal: Refusal) {
+        self.raw = Vec::new();
+        self.trace_bytes = 0;
+        self.memory = None;
+        self.refusal = Some(refusal);
+    }
+
+    /// Whether the client sends far more than it may, after the message was refused.
+    fn is_endless(&self) -> bool {
+        self.dropped_bytes > self.server.config.message_bytes_max.get() as u64
+    }
+}
+
+impl Client {
+    /// `DATA`.
+    pub(super) async fn data(&mut self, wire: &mut Wire) -> io::Result<Next> {
+        let Some(transaction) = &self.transaction else { return Ok(self.refuse(wire, NO_RECIPIENTS)) };
+        if transaction.incoming.is_some() {
+            return Ok(self.refuse(wire, CHUNKS_BEGAN));
+        }
+        if transaction.recipients.is_empty() {
+            return Ok(self.refuse(wire, NO_RECIPIENTS));
+        }
+        if transaction.parameters.body == Body::Binary {
+            return Ok(self.refuse(wire, BINARY_BY_CHUNKS));
+        }
+        let mut incoming = self.begin_message(transaction);
+        wire.reply(SEND_DATA);
+        wire.flush().await?;
+        let received = self.receive_data(wire, &mut incoming).await;
+        self.received(wire, received, incoming).await
+    }
+
+    async fn receive_data(&mut self, wire: &mut Wire, incoming: &mut Incoming) -> io::Result<Received> {
+        let newlines = if self.is_trusted { Newlines::Repaired } else { Newlines::Strict };
+        let (mut decoder, mut decoded) = (DataDecoder::new(newlines), Vec::new());
+        loop {
+            if wire.unread().is_empty()
+                && let Some(end) = self.read_data(wire, incoming.deadline, Some(&*incoming)).await?
+            {
+                return Ok(end);
+            }
+            let consumed = decoder.decode(wire.unread(), &mut decoded);
+            wire.consume(consumed);
+            incoming.append(&decoded).await;
+            decoded.clear();
+            if decoder.is_done() {
+                break;
+            }
+            if decoder.error().is_some() || incoming.refusal.is_some() {
+                incoming.dropped_bytes = incoming.dropped_bytes.saturating_add(consumed as u64);
+            }
+            if incoming.is_endless() {
+                return Ok(Received::BrokenOff(Some(ENDLESS)));
+            }
+        }
+        if let Some(error) = decoder.error()
+            && incoming.refusal.is_none()
+        {
+            incoming.refuse(error.into());
+        }
+        Ok(Received::Whole)
+    }
+
+    /// `BDAT`.
+    pub(super) async fn chunk(&mut self, wire: &mut Wire, bytes: u64, is_last: bool) -> io::Result<Next> {
+        let bytes_max = self.server.config.message_bytes_max.get() as u64;
+        if bytes > bytes_max.saturating_mul(2) {
+            wire.reply(ENDLESS);
+            return Ok(Next::Close);
+        }
+        let begun = self.transaction.as_mut().filter(|transaction| !transaction.recipients.is_empty());
+        let Some(incoming) = begun.map(|transaction| transaction.incoming.take()) else {
+            return self.swallow(wire, bytes).await;
+        };
+        let mut incoming = match (incoming, &self.transaction) {
+            (Some(incoming), _) => incoming,
+            (None, Some(transaction)) => self.begin_message(transaction),
+            (None, None) => return Ok(Next::Close), // there is one: see above
+        };
+        let received = self.receive_chunk(wire, bytes, &mut incoming).await;
+        let is_over = is_last || incoming.refusal.is_some() || !matches!(received, Ok(Received::Whole));
+        if is_over {
+            if is_last {
+                let mut end = Vec::new();
+                incoming.chunks.finish(&mut end);
+                incoming.append(&end).await;
+            }
+            return self.received_chunks(wire, received, incoming, is_last).await;
+        }
+        if let Some(transaction) = &mut self.transaction {
+            transaction.incoming = Some(incoming);
+        }
+        wire.reply(CHUNK_OK);
+        Ok(Next::Command)
+    }
+
+    /// A chunk that is refused before the last one has one reply, also in LMTP, and ends the transaction; further chunks are
+    /// refused without it.
+    async fn received_chunks(
+        &mut self,
+        wire: &mut Wire,
+        received: io::Result<Received>,
+        incoming: Incoming,
+        is_last: bool,
+    ) -> io::Result<Next> {
+        if let (false, Some(refusal), Ok(Received::Whole)) = (is_last, incoming.refusal, &received) {
+            self.transaction = None;
+            self.server.metrics.count_message(self.protocol, MessageResult::of(refusal));
+            wire.reply(refusal.reply());
+            return Ok(Next::Command);
+        }
+        self.received(wire, received, incoming).await
+    }
+
+    async fn receive_chunk(
+        &mut self,
+        wire: &mut Wire,
+        bytes: u64,
+        incoming: &mut Incoming,
+    ) -> io::Result<Received> {
+        let (mut left, mut decoded) = (bytes, Vec::new());
+        wire.flush_before_chunk(left).await?;
+        while left > 0 {
+            if wire.unread().is_empty()
+                && let Some(end) = self.read_data(wire, incoming.deadline, Some(&*incoming)).await?
+            {
+                return Ok(end);
+            }
+            let piece = first(wire.unread(), left);
+            let consumed = piece.len();
+            incoming.chunks.decode(piece, &mut decoded);
+            wire.consume(consumed);
+            left -= consumed as u64;
+            incoming.append(&decoded).await;
+            decoded.clear();
+        }
+        Ok(Received::Whole)
+    }
+
+    /// Reads a chunk that belongs to no message, and refuses it.
+    async fn swallow(&mut self, wire: &mut Wire, bytes: u64) -> io::Result<Next> {
+        let (mut left, deadline) = (bytes, Instant::now() + self.server.message_timeout());
+        wire.flush_before_chunk(left).await?;
+        while left > 0 {
+            if wire.unread().is_empty()
+                && let Some(Received::BrokenOff(reply)) = self.read_data(wire, deadline, None).await?
+            {
+                if let Some(reply) = reply {
+                    wire.reply(reply);
+                }
+                return Ok(Next::Close);
+            }
+            let consumed = first(wire.unread(), left).len();
+            wire.consume(consumed);
+            left -= consumed as u64;
+        }
+        self.transaction = None;
+        Ok(self.refuse(wire, NO_RECIPIENTS))
+    }
+
+    /// Reads bytes of a message. Returns how receiving ends if none come in time.
+    async fn read_data(
+        &self,
+        wire: &mut Wire,
+        deadline: Instant,
+        incoming: Option<&Incoming>,
+    ) -> io::Result<Option<Received>> {
+        let deadline = deadline.min(Instant::now() + self.server.config.data_timeout());
+        loop {
+            let check = Instant::now() + self.server.memory.patience();
+            let filled = timeout_at(deadline.min(check), wire.fill()).await;
+            let is_in_the_way = incoming.is_some_and(Incoming::is_in_the_way);
+            return match filled {
+                Ok(Ok(0)) => Ok(Some(Received::BrokenOff(None))),
+                Ok(Err(error)) => Err(error),
+                _ if is_in_the_way => Ok(Some(Received::BrokenOff(Some(TOO_SLOW)))),
+                Ok(Ok(_)) => Ok(None),
+                Err(_) if Instant::now() < deadline => continue,
+                Err(_) => Ok(Some(Received::BrokenOff(Some(TIMED_OUT)))),
+            };
+        }
+    }
+
+    fn begin_message(&self, transaction: &Transaction) -> Incoming {
+        let recipient = match transaction.recipients.as_slice() {
+            [only] => Some(only.address.as_str()),
+            _ => None,
+        };
+        let with = With {
+            protocol: self.protocol,
+            is_extended: self.hello.as_ref().is_some_and(|hello| hello.is_extended),
+            is_tls: self.is_tls,
+            is_utf8: transaction.parameters.is_utf8,
+        };
+        let trace = Trace {
+            sender: &transaction.sender,
+            hello: self.hello_name(),
+            peer: self.address,
+            hostname: &self.server.config.hostname,
+            with,
+            id: &transaction.id,
+            recipient,
+            time: self.server.clock.now(),
+        };
+        let deadline = Instant::now() + self.server.message_timeout();
+        Incoming::new(self.server.clone(), trace.fields(), transaction.parameters.body, deadline)
+    }
+
+    /// Goes on after a message: stores it if it is whole. Either way the transaction is over.
+    async fn received(
+        &mut self,
+        wire: &mut Wire,
+        received: io::Result<Received>,
+        incoming: Incoming,
+    ) -> io::Result<Next> {
+        let transaction = self.transaction.take();
+        match (received, transaction) {
+            (Ok(Received::Whole), Some(transaction)) => {
+                self.finish(wire, transaction, incoming).await;
+                Ok(Next::Command)
+            }
+            (Ok(Received::BrokenOff(reply)), _) => {
+                self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                if let Some(reply) = reply {
+                    wire.reply(reply);
+                }
+                Ok(Next::Close)
+            }
+            (Err(error), _) => {
+                self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                Err(error)
+            }
+            (Ok(Received::Whole), None) => Ok(Next::Close), // nobody begins a message without one
+        }
+    }
+}
+
+/// The first bytes of a buffer, so many at most.
+fn first(buffer: &[u8], bytes: u64) -> &[u8] {
+    usize::try_from(bytes).ok().and_then(|bytes| buffer.get(..bytes)).unwrap_or(buffer)
+}

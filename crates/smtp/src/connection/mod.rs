@@ -1,0 +1,243 @@
+//! A connection from its greeting to its end.
+
+mod commands;
+mod envelope;
+mod finish;
+mod message;
+mod wire;
+
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
+
+use restante_mail_wire::smtp::{LineError, LineReader, ReadLine, Reply};
+use restante_net::{Activity, Connection, Stopping};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+
+use self::{
+    envelope::Transaction,
+    message::{Incoming, TOO_SLOW},
+    wire::Wire,
+};
+use crate::{Protocol, door::Server};
+
+const CLOSING: Reply<'_> = Reply::new(421, "4.3.2", "the server is being stopped: try again later");
+const TIMED_OUT: Reply<'_> = Reply::new(421, "4.4.2", "closed: nothing came in time");
+const TOO_MANY_ERRORS: Reply<'_> = Reply::new(421, "4.7.0", "closed: too many errors");
+const TOO_MANY_CONNECTS: Reply<'_> =
+    Reply::new(421, "4.7.0", "too many connections from your address: try again later");
+const TALKED_EARLY: Reply<'_> = Reply::new(554, "5.5.1", "closed: wait for the greeting before you send");
+const BARE_NEWLINE: Reply<'_> = Reply::new(500, "5.5.2", "closed: a line must end with CRLF");
+const LINE_TOO_LONG: Reply<'_> = Reply::new(500, "5.5.2", "the line is too long");
+const TALKED_BEHIND_TLS: Reply<'_> =
+    Reply::new(503, "5.5.1", "closed: nothing may follow STARTTLS before the handshake");
+
+/// What the server knows of a client and its connection.
+pub(crate) struct Client {
+    server: Arc<Server>,
+    protocol: Protocol,
+    /// `None` on a Unix socket.
+    address: Option<IpAddr>,
+    /// The same with its port, or loopback.
+    peer: std::net::SocketAddr,
+    /// Whether bare newlines are repaired and flags of spam are believed.
+    is_trusted: bool,
+    activity: Arc<Activity>,
+    stopping: Stopping,
+    lines: LineReader,
+    is_tls: bool,
+    /// Whether the listener offers TLS and the connection has none yet.
+    offers_tls: bool,
+    hello: Option<Hello>,
+    transaction: Option<Transaction>,
+    /// Errors since the last message.
+    errors: u32,
+    /// Unknown recipients since the beginning.
+    unknown: u32,
+}
+
+/// How the client has introduced itself.
+#[derive(Clone, Debug)]
+struct Hello {
+    name: String,
+    /// Whether by a command of extensions: EHLO or LHLO.
+    is_extended: bool,
+}
+
+/// How the dialogue goes on after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Command,
+    StartTls,
+    Close,
+}
+
+/// What was read for the next command.
+enum Read {
+    Line(Result<Vec<u8>, LineError>),
+    /// The reason to close.
+    Close(Option<Reply<'static>>),
+}
+
+/// Serves a connection of a listener until its end.
+pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol: Protocol, is_unix: bool) {
+    let Connection { stream, peer, start_tls, activity, mut stopping, .. } = connection;
+    server.metrics.count_connection(protocol);
+    let address = (!is_unix).then(|| peer.ip().to_canonical());
+    let is_trusted = protocol == Protocol::Lmtp
+        && address.is_none_or(|ip| server.lmtp.trusted.iter().any(|trusted| trusted.to_canonical() == ip));
+    let mut client = Client {
+        server,
+        protocol,
+        address,
+        peer,
+        is_trusted,
+        activity,
+        stopping: stopping.clone(),
+        lines: LineReader::default(),
+        is_tls: false,
+        offers_tls: start_tls.is_some(),
+        hello: None,
+        transaction: None,
+        errors: 0,
+        unknown: 0,
+    };
+    let mut wire = Wire::new(stream);
+    let mut start_tls = start_tls;
+    let mut next = client.greet(&mut wire).await;
+    loop {
+        match next {
+            Ok(Next::Command) => next = client.dialogue(&mut wire).await,
+            Ok(Next::StartTls) => {
+                let Some(start) = start_tls.take() else { return };
+                let Some((stream, _)) = start.shake_hands(wire.into_stream()).await else { return };
+                wire = Wire::new(stream);
+                client.forget_before_tls();
+                next = Ok(Next::Command);
+            }
+            Ok(Next::Close) => {
+                if wire.flush().await.is_ok() {
+                    wire.into_stream().close(&mut stopping).await;
+                }
+                return;
+            }
+            Err(error) => return debug!(%error, "connection broke off"),
+        }
+    }
+}
+
+impl Client {
+    /// Greets the client, or refuses it.
+    async fn greet(&mut self, wire: &mut Wire) -> io::Result<Next> {
+        if self.protocol == Protocol::Smtp {
+            if !self.server.rates.admits_connection(self.peer) {
+                return close(wire, TOO_MANY_CONNECTS);
+            }
+            // RFC 5321 §3.1: a client waits for the greeting. Programs that don't are senders of spam.
+            let delay = Duration::from_millis(self.server.config.greeting_delay_ms);
+            match timeout(delay, wire.fill()).await {
+                Err(_) => {}
+                Ok(Ok(0)) => return Ok(Next::Close),
+                Ok(Ok(_)) => return close(wire, TALKED_EARLY),
+                Ok(Err(error)) => return Err(error),
+            }
+        }
+        let name = match self.protocol {
+            Protocol::Smtp => "ESMTP",
+            Protocol::Lmtp => "LMTP",
+        };
+        wire.reply(Reply::new(220, "", &format!("{} {name}", self.server.config.hostname)));
+        Ok(Next::Command)
+    }
+
+    /// Answers commands until TLS begins or the connection ends.
+    async fn dialogue(&mut self, wire: &mut Wire) -> io::Result<Next> {
+        loop {
+            let line = match self.read_line(wire).await? {
+                Read::Line(line) => line,
+                Read::Close(reply) => {
+                    if let Some(reply) = reply {
+                        wire.reply(reply);
+                    }
+                    return Ok(Next::Close);
+                }
+            };
+            let next = match line {
+                Ok(line) => self.command(wire, &line).await?,
+                Err(LineError::TooLong) => self.refuse(wire, LINE_TOO_LONG),
+                Err(LineError::BareNewline) => close(wire, BARE_NEWLINE)?,
+            };
+            match next {
+                Next::Command => wire.flush_if_full().await?,
+                // RFC 3207 §4.2: what a stranger has put behind the command must not count as protected.
+                Next::StartTls if !wire.unread().is_empty() => {
+                    wire.drop_replies();
+                    return close(wire, TALKED_BEHIND_TLS);
+                }
+                Next::StartTls => {
+                    wire.flush().await?;
+                    return Ok(Next::StartTls);
+                }
+                Next::Close => return Ok(Next::Close),
+            }
+        }
+    }
+
+    /// The next command line. Replies are sent before bytes are waited for (RFC 2920 §3.2).
+    async fn read_line(&mut self, wire: &mut Wire) -> io::Result<Read> {
+        let deadline = Instant::now() + self.server.config.command_timeout();
+        loop {
+            let ReadLine { consumed, line } = self.lines.next(wire.unread());
+            let line = line.map(|line| line.map(<[u8]>::to_vec));
+            wire.consume(consumed);
+            if let Some(line) = line {
+                return Ok(Read::Line(line));
+            }
+            wire.flush().await?;
+            let check = Instant::now() + self.server.memory.patience();
+            let filled = tokio::select! {
+                filled = timeout_at(deadline.min(check), wire.fill()) => filled,
+                () = self.stopping.begun() => return Ok(Read::Close(Some(CLOSING))),
+            };
+            match filled {
+                Ok(Ok(0)) => return Ok(Read::Close(None)),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_) if self.is_in_the_way() => return Ok(Read::Close(Some(TOO_SLOW))),
+                Err(_) if Instant::now() < deadline => {}
+                Err(_) => return Ok(Read::Close(Some(TIMED_OUT))),
+            }
+        }
+    }
+
+    /// Whether the chunks of a message have stopped although others wait for its memory.
+    fn is_in_the_way(&self) -> bool {
+        let incoming = self.transaction.as_ref().and_then(|transaction| transaction.incoming.as_ref());
+        incoming.is_some_and(Incoming::is_in_the_way)
+    }
+
+    /// Replies to a command that was wrong, and ends the connection after too many.
+    fn refuse(&mut self, wire: &mut Wire, reply: Reply<'_>) -> Next {
+        wire.reply(reply);
+        self.errors += 1;
+        if self.errors < self.server.config.errors_max.get() {
+            return Next::Command;
+        }
+        wire.reply(TOO_MANY_ERRORS);
+        Next::Close
+    }
+
+    /// RFC 3207 §4.2: both sides forget what was said in the clear.
+    fn forget_before_tls(&mut self) {
+        self.lines = LineReader::default();
+        self.is_tls = true;
+        self.offers_tls = false;
+        self.hello = None;
+        self.transaction = None;
+    }
+}
+
+/// Ends the connection with a reply.
+fn close(wire: &mut Wire, reply: Reply<'_>) -> io::Result<Next> {
+    wire.reply(reply);
+    Ok(Next::Close)
+}

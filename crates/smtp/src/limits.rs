@@ -1,0 +1,47 @@
+//! How much one address may do.
+
+use std::net::SocketAddr;
+
+use parking_lot::Mutex;
+use restante_net::{Buckets, Source};
+use tokio::time::Instant;
+
+use crate::{SmtpConfig, config::per_minute};
+
+/// The rates of all addresses. Loopback is not limited: it may stand for any number of clients.
+#[derive(Debug)]
+pub(crate) struct AddressRates {
+    connects: Mutex<Buckets<Source>>,
+    messages: Mutex<Buckets<Source>>,
+    unknown: Mutex<Buckets<Source>>,
+}
+
+impl AddressRates {
+    pub(crate) fn new(config: &SmtpConfig) -> Self {
+        let buckets = |rate| Mutex::new(Buckets::new(per_minute(rate)));
+        Self {
+            connects: buckets(config.connects_per_minute_max),
+            messages: buckets(config.messages_per_minute_max),
+            unknown: buckets(config.unknown_per_minute_max),
+        }
+    }
+
+    /// Whether an address may connect once more.
+    pub(crate) fn admits_connection(&self, peer: SocketAddr) -> bool {
+        take(&self.connects, peer)
+    }
+
+    /// Whether an address may send one more message.
+    pub(crate) fn admits_message(&self, peer: SocketAddr) -> bool {
+        take(&self.messages, peer)
+    }
+
+    /// Whether an address may name one more unknown recipient.
+    pub(crate) fn admits_unknown(&self, peer: SocketAddr) -> bool {
+        take(&self.unknown, peer)
+    }
+}
+
+fn take(buckets: &Mutex<Buckets<Source>>, peer: SocketAddr) -> bool {
+    Source::of(peer).is_none_or(|source| buckets.lock().take(source, Instant::now()))
+}

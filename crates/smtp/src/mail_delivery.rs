@@ -1,0 +1,113 @@
+//! Stores messages in the mail of accounts.
+
+use std::num::NonZero;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use restante_blobs::Source;
+use restante_core::Error;
+use restante_mail::{Mail, MailError, StoredMessage, message::Message};
+use sha2::{Digest, Sha256};
+
+use crate::{Delivered, Delivery, DeliveryError, ReceivedMail, Report, SmtpConfig, Target};
+
+/// Messages up to this length are read on the thread that serves the connection: in less than half a millisecond.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// Delivers into [`Mail`]: the message is put as one blob for all recipients, read once, and placed in each account by a commit of its
+/// own.
+#[derive(Clone)]
+pub struct MailDelivery {
+    mail: Mail,
+    deliveries_at_once_max: NonZero<usize>,
+}
+
+impl MailDelivery {
+    /// Delivery into this mail, with the bounds of the settings.
+    pub fn new(mail: Mail, config: &SmtpConfig) -> Self {
+        Self { mail, deliveries_at_once_max: config.deliveries_at_once_max }
+    }
+
+    async fn deliver_to(
+        &self,
+        target: &Target,
+        message: StoredMessage,
+        mail: &ReceivedMail,
+    ) -> Result<Delivered, DeliveryError> {
+        let delivery = restante_mail::Delivery {
+            message,
+            key: key_of(&mail.digest, target),
+            to_junk: mail.to_junk,
+            received: mail.received.seconds(),
+            quota: target.quota_bytes,
+        };
+        Ok(self.mail.deliver(target.account, delivery).await?)
+    }
+}
+
+#[async_trait]
+impl Delivery for MailDelivery {
+    async fn has_space(&self, target: &Target, bytes: u64) -> Result<bool, Error> {
+        let Some(quota) = target.quota_bytes else { return Ok(true) };
+        let used = self.mail.usage(target.account).await.map_err(store_error)?.bytes;
+        Ok(used.saturating_add(bytes.max(1)) <= quota)
+    }
+
+    async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
+        // The blob comes first: a record never refers to bytes that a power cut takes away.
+        let mut bytes = mail.raw.clone();
+        let blob = match self.mail.blobs().put(&mut bytes as &mut dyn Source).await {
+            Ok(put) => put.id,
+            Err(error) => return failed(&error, targets),
+        };
+        let message = match read(mail.raw.clone()).await {
+            Ok(message) => message,
+            Err(error) => return failed(&error, targets),
+        };
+        let stored = StoredMessage::new(&message, blob);
+        let deliver = |target| self.deliver_to(target, stored.clone(), &mail).boxed();
+        let deliveries: Vec<_> = targets.iter().map(deliver).collect();
+        let results = stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await;
+        Report { message_id: message.message_id, results }
+    }
+}
+
+/// Reads a message; a long one where it keeps no connection waiting.
+async fn read(raw: Bytes) -> Result<Message, Error> {
+    if raw.len() <= INLINE_BYTES_MAX {
+        return Ok(restante_mail::message::read(&raw));
+    }
+    let reading = tokio::task::spawn_blocking(move || restante_mail::message::read(&raw));
+    reading.await.map_err(|error| Error::internal(format!("a message could not be read: {error}")))
+}
+
+/// A message that could not be stored for anybody.
+fn failed(error: &Error, targets: &[Target]) -> Report {
+    let results = targets.iter().map(|_| Err(DeliveryError::Store(error.duplicate())));
+    Report { message_id: None, results: results.collect() }
+}
+
+/// What a delivery is recognized by when it is repeated.
+fn key_of(digest: &[u8; 32], target: &Target) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(digest);
+    hash.update(target.address.to_string());
+    hash.finalize().into()
+}
+
+fn store_error(error: MailError) -> Error {
+    match error {
+        MailError::Store(error) => error,
+        other => Error::internal(format!("mail refused what it should take: {other}")),
+    }
+}
+
+impl From<MailError> for DeliveryError {
+    fn from(error: MailError) -> Self {
+        match error {
+            MailError::OverQuota => Self::OverQuota,
+            other => Self::Store(store_error(other)),
+        }
+    }
+}

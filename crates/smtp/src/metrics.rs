@@ -1,0 +1,129 @@
+//! What the door counts.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use crate::{Protocol, refusal::Refusal};
+
+/// The values of the label `result` of messages.
+const MESSAGE_RESULTS: [&str; 4] = ["stored", "deferred", "refused", "broken_off"];
+
+/// What is counted of SMTP and LMTP. Cloning shares the counts.
+#[derive(Clone, Debug)]
+pub struct SmtpMetrics {
+    connections: Family<ProtocolLabel, Counter>,
+    messages: Family<ResultLabels, Counter>,
+    recipients: Family<ResultLabels, Counter>,
+    seconds: Family<ProtocolLabel, Histogram, fn() -> Histogram>,
+    bytes: Family<ProtocolLabel, Counter>,
+    pub(crate) memory_bytes: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProtocolLabel {
+    protocol: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    protocol: &'static str,
+    result: &'static str,
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageResult {
+    /// It is stored for one recipient at least.
+    Stored,
+    /// The client is to try again.
+    Deferred,
+    /// For good.
+    Refused,
+    /// The client went away before its end.
+    BrokenOff,
+}
+
+impl MessageResult {
+    /// Of a message that was refused as a whole.
+    pub(crate) const fn of(refusal: Refusal) -> Self {
+        if refusal.reply().is_permanent() { Self::Refused } else { Self::Deferred }
+    }
+}
+
+impl Default for SmtpMetrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(100e-6, 2.0, 18)); // 100 us to 13 s
+        let metrics = Self {
+            connections: Family::default(),
+            messages: Family::default(),
+            recipients: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            bytes: Family::default(),
+            memory_bytes: Gauge::default(),
+        };
+        for protocol in Protocol::ALL {
+            for result in MESSAGE_RESULTS {
+                // So that the first one is an increase.
+                let _ = metrics.messages.get_or_create(&ResultLabels { protocol: protocol.as_str(), result });
+            }
+        }
+        metrics
+    }
+}
+
+impl SmtpMetrics {
+    /// Makes the metrics visible in `registry` as `restante_smtp_...`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("restante_smtp");
+        let what = "Connections that were accepted, by protocol";
+        registry.register("connections", what, self.connections.clone());
+        let what = "Messages that were received, by protocol and result";
+        registry.register("messages", what, self.messages.clone());
+        let what = "Recipients, by protocol and the first answer to them";
+        registry.register("recipients", what, self.recipients.clone());
+        let what = "Time from the last byte of a message to the reply, by protocol";
+        registry.register("message_seconds", what, self.seconds.clone());
+        registry.register(
+            "message_bytes",
+            "Bytes of messages that were received whole, by protocol",
+            self.bytes.clone(),
+        );
+        let what = "Memory of messages that are being received or stored";
+        registry.register("memory_bytes", what, self.memory_bytes.clone());
+    }
+
+    pub(crate) fn count_connection(&self, protocol: Protocol) {
+        self.connections.get_or_create(&ProtocolLabel { protocol: protocol.as_str() }).inc();
+    }
+
+    pub(crate) fn count_message(&self, protocol: Protocol, result: MessageResult) {
+        let result = match result {
+            MessageResult::Stored => "stored",
+            MessageResult::Deferred => "deferred",
+            MessageResult::Refused => "refused",
+            MessageResult::BrokenOff => "broken_off",
+        };
+        self.messages.get_or_create(&ResultLabels { protocol: protocol.as_str(), result }).inc();
+    }
+
+    pub(crate) fn observe_message(&self, protocol: Protocol, bytes: u64, took: Duration) {
+        let label = ProtocolLabel { protocol: protocol.as_str() };
+        self.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        self.bytes.get_or_create(&label).inc_by(bytes);
+    }
+
+    pub(crate) fn count_recipient(&self, protocol: Protocol, refusal: Option<Refusal>) {
+        let result = refusal.map_or("accepted", Refusal::as_str);
+        self.recipients.get_or_create(&ResultLabels { protocol: protocol.as_str(), result }).inc();
+    }
+}

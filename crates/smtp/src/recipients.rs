@@ -1,0 +1,106 @@
+//! To which accounts a recipient leads.
+
+use async_trait::async_trait;
+use restante_core::{Error, ErrorKind};
+use restante_directory::{self as directory, Directory, Domain, EmailAddress, Resolution, State};
+use restante_mail_wire::smtp::{ForwardPath, Mailbox};
+use restante_records::AccountId;
+use tracing::debug;
+
+use crate::{door::Server, refusal::Refusal};
+
+/// Says where mail for an address goes. [`Directory`] does.
+#[async_trait]
+pub trait Recipients: Send + Sync + 'static {
+    /// Where mail for an address goes.
+    ///
+    /// # Errors
+    /// `Conflict` when the aliases behind the address can't be followed; any other kind when it can't be known now.
+    async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error>;
+}
+
+#[async_trait]
+impl Recipients for Directory {
+    async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
+        Self::resolve(self, address).await
+    }
+}
+
+/// An account to which a message is delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its number.
+    pub account: AccountId,
+    /// Its address.
+    pub address: EmailAddress,
+    /// The most bytes of its mail; `None` for no limit.
+    pub quota_bytes: Option<u64>,
+}
+
+/// The accounts to which a recipient leads, one at least.
+pub(crate) async fn targets_of(server: &Server, path: ForwardPath<'_>) -> Result<Vec<Target>, Refusal> {
+    let mailbox = match path {
+        ForwardPath::Mailbox(mailbox) => mailbox,
+        ForwardPath::Postmaster => return postmaster(server).await,
+    };
+    resolve(server, &address_of(mailbox)?).await
+}
+
+/// The address of a mailbox. A domain that this server can't have is another's.
+fn address_of(mailbox: Mailbox<'_>) -> Result<EmailAddress, Refusal> {
+    let domain: Domain = mailbox.domain.parse().map_err(|_| Refusal::Relay)?;
+    EmailAddress::new(mailbox.local, domain).map_err(|_| Refusal::BadAddress)
+}
+
+async fn resolve(server: &Server, address: &EmailAddress) -> Result<Vec<Target>, Refusal> {
+    match server.recipients.resolve(address).await {
+        Ok(Resolution::Targets(targets)) => accounts(targets),
+        Ok(Resolution::Unknown) => Err(Refusal::Unknown),
+        Ok(Resolution::Foreign) => Err(Refusal::Relay),
+        Err(error) if error.kind() == ErrorKind::Conflict => {
+            debug!(%error, "a recipient leads nowhere");
+            Err(Refusal::AliasLoop)
+        }
+        Err(error) => {
+            server.log_failure("recipients can't be looked up", &error);
+            Err(Refusal::Away)
+        }
+    }
+}
+
+/// The active accounts among the targets of an address. Mail for an alias is not lost for those of its users that are disabled, but
+/// for targets elsewhere it would be: such an alias is refused as a whole.
+fn accounts(targets: Vec<directory::Target>) -> Result<Vec<Target>, Refusal> {
+    let mut active = Vec::with_capacity(targets.len());
+    for target in targets {
+        match target {
+            directory::Target::Foreign(_) => return Err(Refusal::AliasOutside),
+            directory::Target::Account { state: State::Disabled, .. } => {}
+            directory::Target::Account { account, address, state: State::Active, quota_bytes, .. } => {
+                active.push(Target { account, address, quota_bytes });
+            }
+        }
+    }
+    if active.is_empty() { Err(Refusal::Disabled) } else { Ok(active) }
+}
+
+/// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there. It is the address of the settings, or `postmaster` at the host name or at its
+/// parent domain.
+async fn postmaster(server: &Server) -> Result<Vec<Target>, Refusal> {
+    let config = &server.config;
+    if let Some(address) = &config.postmaster {
+        return resolve(server, address).await;
+    }
+    let parent = config.hostname.split_once('.').map(|(_, parent)| parent);
+    for domain in std::iter::once(config.hostname.as_str()).chain(parent) {
+        let address = address_of(Mailbox { local: "postmaster", domain });
+        match address {
+            Ok(address) => match resolve(server, &address).await {
+                Err(Refusal::Unknown | Refusal::Relay) => {}
+                resolved => return resolved,
+            },
+            Err(_) => debug!(domain, "the host name is no domain"),
+        }
+    }
+    Err(Refusal::Unknown)
+}

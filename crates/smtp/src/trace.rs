@@ -1,0 +1,238 @@
+//! The trace fields of a message: ours are put before it, and its own are read.
+
+use std::net::IpAddr;
+
+use memchr::memchr;
+use restante_core::Timestamp;
+use restante_mail_wire::header::Date;
+
+use crate::Protocol;
+
+/// `Received` fields of a message, at most: beyond them it goes in circles (RFC 5321 §6.3).
+pub(crate) const RECEIVED_MAX: usize = 100;
+/// How much of a message is looked at. Longer headers make a message one opaque attachment anyway.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// What our trace fields say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace<'t> {
+    pub(crate) sender: &'t str,
+    /// The name that the client gave itself.
+    pub(crate) hello: &'t str,
+    /// Its address; `None` on a Unix socket.
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) hostname: &'t str,
+    pub(crate) with: With,
+    pub(crate) id: &'t str,
+    /// The recipient, where there is one only: others must not learn of each other, and the message is stored once for all.
+    pub(crate) recipient: Option<&'t str>,
+    pub(crate) time: Timestamp,
+}
+
+/// By which protocol a message came, for the `with` clause (RFC 3848, RFC 6531 §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct With {
+    pub(crate) protocol: Protocol,
+    /// Whether the client knows extensions.
+    pub(crate) is_extended: bool,
+    pub(crate) is_tls: bool,
+    pub(crate) is_utf8: bool,
+}
+
+impl With {
+    fn as_str(self) -> &'static str {
+        match (self.protocol, self.is_utf8, self.is_tls) {
+            (Protocol::Smtp, _, _) if !self.is_extended => "SMTP",
+            (Protocol::Smtp, false, false) => "ESMTP",
+            (Protocol::Smtp, false, true) => "ESMTPS",
+            (Protocol::Smtp, true, false) => "UTF8SMTP",
+            (Protocol::Smtp, true, true) => "UTF8SMTPS",
+            (Protocol::Lmtp, false, false) => "LMTP",
+            (Protocol::Lmtp, false, true) => "LMTPS",
+            (Protocol::Lmtp, true, false) => "UTF8LMTP",
+            (Protocol::Lmtp, true, true) => "UTF8LMTPS",
+        }
+    }
+}
+
+impl Trace<'_> {
+    /// The fields as they stand before the message.
+    pub(crate) fn fields(&self) -> String {
+        let client = match self.peer.map(|peer| peer.to_canonical()) {
+            None => String::new(),
+            Some(IpAddr::V4(address)) => format!(" ([{address}])"),
+            Some(IpAddr::V6(address)) => format!(" ([IPv6:{address}])"),
+        };
+        let recipient =
+            self.recipient.map(|recipient| format!("\r\n\tfor <{recipient}>")).unwrap_or_default();
+        let Self { sender, hello, hostname, id, .. } = self;
+        let time = Date { seconds: self.time.seconds(), offset_minutes: 0 };
+        let (with, date) = (self.with.as_str(), time.to_rfc_5322());
+        format!(
+            "Return-Path: <{sender}>\r\n\
+             Received: from {hello}{client}\r\n\tby {hostname} with {with} id {id}{recipient};\r\n\t{date}\r\n"
+        )
+    }
+}
+
+/// What the header of a received message says to a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// How many `Received` fields it has.
+    pub(crate) received: usize,
+    /// Whether it has `X-Spam-Flag: YES`.
+    pub(crate) is_spam: bool,
+    /// Where `Return-Path` fields are, with their line breaks.
+    return_paths: Vec<std::ops::Range<usize>>,
+    /// Whether it begins with white space, which would continue the last of our fields.
+    begins_folded: bool,
+}
+
+impl Header {
+    /// Reads the header of a message, each byte once.
+    pub(crate) fn read(message: &[u8]) -> Self {
+        let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
+        let mut header = Self { begins_folded: message.first().is_some_and(is_blank), ..Self::default() };
+        let mut at = 0;
+        while let Some(field) = field_at(message, at) {
+            let text = message.get(field.clone()).unwrap_or_default();
+            let (name, value) = match memchr(b':', text) {
+                Some(colon) => text.split_at(colon),
+                None => (text, &[][..]),
+            };
+            let is = |known: &str| name.trim_ascii_end().eq_ignore_ascii_case(known.as_bytes());
+            if is("Received") {
+                header.received += 1;
+            } else if is("Return-Path") {
+                header.return_paths.push(field.clone());
+            } else if is("X-Spam-Flag") {
+                let value = value.strip_prefix(b":").unwrap_or(value);
+                header.is_spam |= value.trim_ascii().eq_ignore_ascii_case(b"YES");
+            }
+            at = field.end;
+        }
+        header
+    }
+
+    /// Removes what must not be in a stored message, which begins at `at`: foreign `Return-Path` fields.
+    pub(crate) fn clean(&self, raw: &mut Vec<u8>, at: usize) {
+        let mut fields = self.return_paths.iter().peekable();
+        let mut kept = fields.peek().map_or(raw.len(), |first| at + first.start);
+        while let Some(field) = fields.next() {
+            let from = (at + field.end).min(raw.len());
+            let to = fields.peek().map_or(raw.len(), |next| at + next.start).clamp(from, raw.len());
+            raw.copy_within(from..to, kept);
+            kept += to - from;
+        }
+        raw.truncate(kept);
+        if self.begins_folded {
+            raw.splice(at..at, *b"\r\n"); // it has no header: all of it is the body
+        }
+    }
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// The field at an offset, with the lines that continue it; `None` at the empty line and at the end.
+fn field_at(message: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+    let rest = message.get(at..)?;
+    if rest.is_empty() || rest.starts_with(b"\r\n") {
+        return None;
+    }
+    let mut end = 0;
+    loop {
+        let line = rest.get(end..)?;
+        end += memchr(b'\n', line).map_or(line.len(), |newline| newline + 1);
+        if !rest.get(end).is_some_and(is_blank) {
+            return Some(at..at + end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace() -> Trace<'static> {
+        Trace {
+            sender: "anna@example.net",
+            hello: "mail.example.net",
+            peer: Some("192.0.2.1".parse().unwrap()),
+            hostname: "mail.example.org",
+            with: With { protocol: Protocol::Smtp, is_extended: true, is_tls: true, is_utf8: false },
+            id: "abc",
+            recipient: Some("bob@example.org"),
+            time: Timestamp(1_000_000_000_000_000_000),
+        }
+    }
+
+    #[test]
+    fn sm8_our_fields_say_who_brought_a_message_and_how() {
+        assert_eq!(
+            trace().fields(),
+            "Return-Path: <anna@example.net>\r\nReceived: from mail.example.net ([192.0.2.1])\r\n\
+             \tby mail.example.org with ESMTPS id abc\r\n\tfor <bob@example.org>;\r\n\
+             \tSun, 9 Sep 2001 01:46:40 +0000\r\n"
+        );
+        let to_many = Trace { recipient: None, sender: "", peer: None, ..trace() }.fields();
+        assert_eq!(
+            to_many,
+            "Return-Path: <>\r\nReceived: from mail.example.net\r\n\tby mail.example.org with ESMTPS id abc;\r\n\
+             \tSun, 9 Sep 2001 01:46:40 +0000\r\n"
+        );
+        let v6 = Trace { peer: Some("2001:db8::1".parse().unwrap()), ..trace() }.fields();
+        assert!(v6.contains(" ([IPv6:2001:db8::1])\r\n"));
+    }
+
+    #[test]
+    fn sm8_the_protocol_is_named_as_registered() {
+        let with =
+            |protocol, is_extended, is_tls, is_utf8| With { protocol, is_extended, is_tls, is_utf8 }.as_str();
+        assert_eq!(with(Protocol::Smtp, false, false, false), "SMTP");
+        assert_eq!(with(Protocol::Smtp, true, false, false), "ESMTP");
+        assert_eq!(with(Protocol::Smtp, true, true, true), "UTF8SMTPS");
+        assert_eq!(with(Protocol::Lmtp, true, false, false), "LMTP");
+        assert_eq!(with(Protocol::Lmtp, true, true, false), "LMTPS");
+        assert_eq!(with(Protocol::Lmtp, true, false, true), "UTF8LMTP");
+    }
+
+    fn cleaned(message: &str) -> String {
+        let mut raw = format!("T: 1\r\n{message}").into_bytes();
+        Header::read(message.as_bytes()).clean(&mut raw, 6);
+        String::from_utf8(raw).unwrap()
+    }
+
+    #[test]
+    fn sm8_foreign_return_paths_are_removed() {
+        let message =
+            "A: 1\r\nReturn-Path:\r\n\t<x@y>\r\nB: 2\r\nRETURN-PATH : <z>\r\n\r\nReturn-Path: body\r\n";
+        assert_eq!(cleaned(message), "T: 1\r\nA: 1\r\nB: 2\r\n\r\nReturn-Path: body\r\n");
+        assert_eq!(cleaned("Return-Path: <x>"), "T: 1\r\n");
+        for unchanged in ["", "\r\n", "A: 1\r\n", "\r\nReturn-Path: body\r\n", "no header", "Return-Path"] {
+            let expected =
+                if unchanged == "Return-Path" { "T: 1\r\n".into() } else { format!("T: 1\r\n{unchanged}") };
+            assert_eq!(cleaned(unchanged), expected, "{unchanged:?}");
+        }
+        assert_eq!(cleaned(" folded\r\nA: 1\r\n"), "T: 1\r\n\r\n folded\r\nA: 1\r\n");
+    }
+
+    #[test]
+    fn sm8_received_fields_are_counted_in_the_header_only() {
+        let header = "Received: a\r\n\tReceived: folded\r\nreceived : b\r\nX: 1\r\n\r\nReceived: body\r\n";
+        assert_eq!(Header::read(header.as_bytes()).received, 2);
+    }
+
+    #[test]
+    fn a_spam_flag_counts_if_it_says_yes() {
+        for (field, expected) in [
+            ("X-Spam-Flag: YES", true),
+            ("x-spam-flag:yes ", true),
+            ("X-Spam-Flag: NO", false),
+            ("X-Spam-Status: YES", false),
+        ] {
+            assert_eq!(Header::read(format!("{field}\r\n\r\n").as_bytes()).is_spam, expected, "{field}");
+        }
+    }
+}
