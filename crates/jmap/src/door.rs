@@ -1,0 +1,143 @@
+//! The door as the server sees it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use prometheus_client::registry::Registry;
+use restante_directory::{Actor, Answer, Directory, Operation, PAGE_MAX};
+use restante_http::Route;
+use restante_mail::Mail;
+use restante_operate::{ComponentHealth, Door, Facts, Listener, Offer};
+use restante_records::AccountId;
+use serde_json::json;
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
+use tracing::{debug, warn};
+
+use crate::{
+    JmapConfig, JmapMetrics, JmapParts,
+    core::uploads,
+    http::{self, App},
+};
+
+/// How often uploads that have expired are removed.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// JMAP for the users of mail.
+pub struct JmapDoor {
+    app: Arc<App>,
+    metrics: JmapMetrics,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for JmapDoor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JmapDoor").finish_non_exhaustive()
+    }
+}
+
+impl JmapDoor {
+    /// The door on these stores. Must be called in a tokio runtime: it starts the tasks that push changes and remove expired
+    /// uploads, which [`Door::close`] ends.
+    pub fn new(parts: JmapParts, config: JmapConfig) -> Self {
+        let (mail, directory) = (parts.mail.clone(), parts.directory.clone());
+        let (metrics, seconds) = (parts.metrics.clone(), config.upload_seconds.get());
+        let watch = mail.records().watch();
+        let app = Arc::new(App::new(parts, config));
+        let tasks = vec![
+            tokio::spawn(app.pusher.clone().run(watch)),
+            tokio::spawn(expire_uploads(mail, directory, seconds)),
+        ];
+        Self { app, metrics, tasks }
+    }
+
+    /// What all routes work with.
+    #[cfg(test)]
+    pub(crate) fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// The accounts whose changes somebody listens to.
+    #[cfg(test)]
+    pub(crate) fn listened(&self) -> usize {
+        self.app.pusher.listened()
+    }
+}
+
+#[async_trait]
+impl Door for JmapDoor {
+    fn name(&self) -> &'static str {
+        "JMAP"
+    }
+
+    async fn health(&self) -> Vec<ComponentHealth> {
+        let ended = self.tasks.iter().any(JoinHandle::is_finished);
+        let problem = ended.then(|| "a task of the door has ended: start the server again".to_owned());
+        vec![ComponentHealth::new("JMAP", problem)]
+    }
+
+    fn facts(&self, _metrics: &str) -> Facts {
+        Facts { services: vec![json!({"name": "JMAP", "isOn": true})], ..Facts::default() }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    fn routes(&self, listener: Listener, _offer: Offer) -> Vec<Route> {
+        match listener {
+            Listener::Public => http::routes(&self.app),
+            Listener::Rest | Listener::Operate => Vec::new(),
+        }
+    }
+
+    async fn close(&self) {
+        self.app.close();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for JmapDoor {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Removes expired uploads of all accounts, again and again.
+async fn expire_uploads(mail: Mail, directory: Directory, upload_seconds: u64) {
+    let mut ticks = interval(EXPIRY_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = expire_all(&mail, &directory, upload_seconds).await {
+            warn!(%error, "expired uploads were not removed, and are in an hour");
+        }
+    }
+}
+
+/// Removes the expired uploads of all accounts once.
+pub(crate) async fn expire_all(
+    mail: &Mail,
+    directory: &Directory,
+    upload_seconds: u64,
+) -> Result<usize, restante_core::Error> {
+    let (actor, mut after, mut removed) = (Actor("the JMAP door".to_owned()), None, 0);
+    loop {
+        let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
+        let Answer::Accounts(page) = directory.operate(&actor, page).await? else { return Ok(removed) };
+        for account in page.items {
+            removed += uploads::expire(mail, AccountId(account.account), upload_seconds).await?;
+        }
+        after = page.next;
+        if after.is_none() {
+            debug!(removed, "removed expired uploads");
+            return Ok(removed);
+        }
+    }
+}

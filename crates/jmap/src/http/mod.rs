@@ -1,0 +1,183 @@
+//! The routes of the door.
+
+mod api;
+mod base;
+mod download;
+mod events;
+mod session;
+mod socket;
+mod upload;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Request, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use restante_core::Error;
+use restante_directory::{Login, Scope};
+use restante_http::{Audience, Refusal, Route, reply};
+use tokio::{sync::watch, time::Instant};
+use tracing::warn;
+
+use crate::{
+    JmapConfig, JmapParts,
+    core::{
+        Context, Object, Using,
+        dispatch::Methods,
+        errors::{RequestError, RequestErrorKind},
+    },
+    methods::{self, email::query::Views},
+    push::Pusher,
+    slots::Slots,
+};
+use session::SessionStates;
+
+/// What all routes work with.
+pub(crate) struct App {
+    pub(crate) parts: Arc<JmapParts>,
+    pub(crate) config: Arc<JmapConfig>,
+    pub(crate) pusher: Arc<Pusher>,
+    methods: Methods,
+    views: Arc<Views>,
+    requests: Slots,
+    uploads: Slots,
+    session_states: SessionStates,
+    /// True once the door closes: streams and sockets end then.
+    closing: watch::Sender<bool>,
+}
+
+impl App {
+    pub(crate) fn new(parts: JmapParts, config: JmapConfig) -> Self {
+        let parts = Arc::new(parts);
+        let pusher = Pusher::new(parts.clone(), Duration::from_millis(config.push_delay_ms));
+        Self {
+            pusher: Arc::new(pusher),
+            methods: Methods::new(methods::ALL),
+            views: Arc::new(Views::new(config.views_bytes_max.get(), parts.metrics.queries.clone())),
+            requests: Slots::new(config.requests_per_user_max.get()),
+            uploads: Slots::new(config.uploads_per_user_max.get()),
+            session_states: SessionStates::default(),
+            closing: watch::Sender::new(false),
+            parts,
+            config: Arc::new(config),
+        }
+    }
+
+    /// What the methods of a request work with.
+    pub(crate) fn context(&self, login: Arc<Login>, using: Using) -> Context {
+        Context {
+            parts: self.parts.clone(),
+            config: self.config.clone(),
+            login,
+            using,
+            views: self.views.clone(),
+        }
+    }
+
+    /// Ends all streams and sockets.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Completes when the door closes.
+    fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut closing = self.closing.subscribe();
+        async move {
+            let _ = closing.wait_for(|closing| *closing).await; // fails when the door is gone
+        }
+    }
+
+    /// When the next piece of a body must be there.
+    fn body_deadline(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.config.body_timeout_ms.get())
+    }
+}
+
+/// The routes, on the listener for users.
+pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
+    let all = [
+        Route::get("/.well-known/jmap", "the session object of JMAP", session::session),
+        Route::post(API, "JMAP requests", api::api),
+        Route::get("/jmap/events", "changes of states, as an event stream", events::events).as_stream(),
+        Route::get(SOCKET, "JMAP over a WebSocket", socket::socket).as_stream(),
+        Route::post("/jmap/upload/{account}", "store a blob for a day", upload::upload),
+        Route::get("/jmap/download/{account}/{blob}/{name}", "the bytes of a blob", download::download),
+    ];
+    all.into_iter().map(|route| route.with_audience(Audience::Accounts).with_state(app.clone())).collect()
+}
+
+const API: &str = "/jmap/api";
+const SOCKET: &str = "/jmap/ws";
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Why a request is not served.
+enum Failure {
+    /// For a reason that JMAP has a type for.
+    Request(RequestError),
+    /// For another one.
+    Refused(Refusal),
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for Failure {
+    /// An error of a store: its text goes to the log.
+    fn from(error: Error) -> Self {
+        if error.is_transient() {
+            return Self::Refused(UNAVAILABLE);
+        }
+        warn!(kind = error.kind().as_str(), %error, "a request of JMAP failed");
+        Self::Refused(Refusal::internal())
+    }
+}
+
+const UNAVAILABLE: Refusal = Refusal::unavailable("the server can't do this now: try again later");
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Refused(refusal) => refusal.into_response(),
+            Self::Request(error) => {
+                let mut body = Vec::new();
+                error.write(&mut Object::open(&mut body));
+                let mut response = reply::with_type(PROBLEM, body);
+                *response.status_mut() = error.status();
+                response
+            }
+        }
+    }
+}
+
+/// Who sends a request, as the guard has proven; its credentials must be good for mail.
+fn login(extensions: &axum::http::Extensions) -> Result<Arc<Login>, Refusal> {
+    let login = extensions.get::<Arc<Login>>().cloned().ok_or(Refusal::internal())?;
+    if !login.allows(Scope::Mail) {
+        return Err(Refusal::forbidden("this token is not for mail: make one with the scope mail"));
+    }
+    Ok(login)
+}
+
+/// Whether the body is JSON by its Content-Type; parameters are allowed.
+fn is_json(head: &Parts) -> bool {
+    let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn not_json(detail: &'static str) -> RequestError {
+    RequestError::new(RequestErrorKind::NotJson, detail)
+}
+
+type HttpRequest = Request<Body>;

@@ -1,0 +1,166 @@
+//! Blob/get (RFC 9404 §4.2).
+
+use bytes::Bytes;
+use restante_core::Error;
+use restante_directory::Access;
+use sha1::{Digest, Sha1};
+use sha2::Sha256;
+
+use crate::core::{
+    Args, BlobRef, Content, Context, Exchange, List, Members, MethodError, content::on_a_core,
+    ids::account_id,
+};
+
+/// A property of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Property {
+    Text,
+    Base64,
+    /// As text if it is UTF-8, else as base64.
+    Data,
+    Sha1,
+    Sha256,
+    Size,
+}
+
+impl Property {
+    fn read(name: &str) -> Option<Option<Self>> {
+        Some(Some(match name {
+            "data:asText" => Self::Text,
+            "data:asBase64" => Self::Base64,
+            "data" => Self::Data,
+            "digest:sha" => Self::Sha1,
+            "digest:sha-256" => Self::Sha256,
+            "size" => Self::Size,
+            "id" => return Some(None), // always there
+            _ => return None,
+        }))
+    }
+}
+
+/// What is asked of each blob.
+struct Asked {
+    properties: Vec<Property>,
+    offset: u64,
+    length: Option<u64>,
+}
+
+pub(super) async fn get(
+    context: &Context,
+    exchange: &mut Exchange,
+    mut args: Args,
+) -> Result<(), MethodError> {
+    let account = args.account(context, Access::Read).await?;
+    let ids = args.ids_to_get(context, &exchange.creations)?;
+    let ids = ids.ok_or_else(|| MethodError::argument("ids", "expected an array: blobs can't be listed"))?;
+    let asked = Asked {
+        properties: properties(args.nullable("properties")?)?,
+        offset: args.nullable("offset")?.unwrap_or_default(),
+        length: args.nullable("length")?,
+    };
+    args.done()?;
+    let left = context.config.response_bytes_max.get().saturating_sub(exchange.answers.bytes());
+    let mut answer = exchange.answers.begin();
+    answer.field("accountId", &account_id(account));
+    let mut not_found = Vec::new();
+    let mut list = answer.list("list");
+    let mut used = 0;
+    for id in ids {
+        let content = match id.parse::<BlobRef>() {
+            Ok(blob) => context.content(account, &blob).await?,
+            Err(()) => None,
+        };
+        match content {
+            Some(content) => used += write(context, &id, content, &asked, left - used, &mut list).await?,
+            None => not_found.push(id),
+        }
+    }
+    drop(list);
+    answer.field("notFound", &not_found);
+    Ok(())
+}
+
+fn properties(names: Option<Vec<String>>) -> Result<Vec<Property>, MethodError> {
+    let Some(names) = names else { return Ok(vec![Property::Data, Property::Size]) };
+    let unknown = || MethodError::argument("properties", "there is an unknown property");
+    let mut properties = Vec::new();
+    for name in names {
+        if let Some(property) = Property::read(&name).ok_or_else(unknown)?
+            && !properties.contains(&property)
+        {
+            properties.push(property);
+        }
+    }
+    Ok(properties)
+}
+
+/// Writes one blob; returns the bytes that its data took, `left` at most.
+async fn write(
+    context: &Context,
+    id: &str,
+    content: Content,
+    asked: &Asked,
+    left: usize,
+    list: &mut List<'_>,
+) -> Result<usize, MethodError> {
+    let size = content.size();
+    let end = asked.length.map_or(size, |length| asked.offset.saturating_add(length));
+    let is_truncated = asked.offset > size || end > size;
+    let needs_bytes = asked.properties.iter().any(|property| *property != Property::Size);
+    let shown = asked
+        .properties
+        .iter()
+        .any(|property| matches!(property, Property::Text | Property::Base64 | Property::Data));
+    let range = asked.offset.min(size)..end.min(size).max(asked.offset.min(size));
+    // Base64 and escapes make the data longer; more than twice only when it is no text.
+    if shown && (range.end - range.start).saturating_mul(2) > left as u64 {
+        let problem = "the data of these blobs is too long for one response: ask for fewer, or for ranges";
+        return Err(MethodError::RequestTooLarge(problem.to_owned()));
+    }
+    let bytes = if needs_bytes { context.bytes(&content, range).await? } else { Bytes::new() };
+    let text = if shown { std::str::from_utf8(&bytes).ok() } else { None };
+    let mut object = list.object();
+    object.field("id", id);
+    let mut is_encoding_problem = false;
+    for property in &asked.properties {
+        match property {
+            Property::Size => object.field("size", &size),
+            Property::Sha1 => object.field("digest:sha", &digest::<Sha1>(&bytes).await?),
+            Property::Sha256 => object.field("digest:sha-256", &digest::<Sha256>(&bytes).await?),
+            Property::Text => {
+                is_encoding_problem |= text.is_none();
+                object.field("data:asText", &text);
+            }
+            Property::Base64 => write_base64(&bytes, object.member("data:asBase64")),
+            // Each member is written once, also when both names ask for it.
+            Property::Data => match text {
+                Some(_) if asked.properties.contains(&Property::Text) => {}
+                None if asked.properties.contains(&Property::Base64) => is_encoding_problem = true,
+                Some(text) => object.field("data:asText", text),
+                None => {
+                    is_encoding_problem = true;
+                    write_base64(&bytes, object.member("data:asBase64"));
+                }
+            },
+        }
+    }
+    if is_encoding_problem {
+        object.field("isEncodingProblem", &true);
+    }
+    if is_truncated && needs_bytes {
+        object.field("isTruncated", &true);
+    }
+    Ok(if shown { bytes.len() } else { 0 })
+}
+
+fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    base64_simd::STANDARD.encode_append(bytes, out);
+    out.push(b'"');
+}
+
+/// A digest in base64.
+async fn digest<D: Digest>(bytes: &Bytes) -> Result<String, Error> {
+    let hashed = bytes.clone();
+    on_a_core(bytes.len(), move || base64_simd::STANDARD.encode_to_string(D::digest(&hashed))).await
+}

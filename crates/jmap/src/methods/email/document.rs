@@ -1,0 +1,51 @@
+//! What is searched of an email that the index does not have yet, and what snippets are taken from.
+
+use restante_core::{AccountId, RecordId};
+use restante_mail::{
+    email,
+    message::{self, Structure},
+    row::Row,
+};
+use restante_records::{Get, Record, Value};
+use restante_search::Document;
+
+use crate::core::{
+    Context, MethodError,
+    content::{Content, on_a_core},
+};
+
+/// The document of an email; `None` when there is no such email.
+pub(crate) async fn read(
+    context: &Context,
+    account: AccountId,
+    id: RecordId,
+) -> Result<Option<Document>, MethodError> {
+    let records = context.records().get(account, &Get::whole(email::KIND, vec![id])).await?;
+    match records.into_iter().flatten().next() {
+        Some(record) => of_record(context, record).await,
+        None => Ok(None),
+    }
+}
+
+async fn of_record(context: &Context, record: Record) -> Result<Option<Document>, MethodError> {
+    let row = Row::read(record.body.bytes.clone())?;
+    let Some(blob) = record.body.blobs.first().copied() else { return Ok(None) };
+    let received = match record.properties.values(email::RECEIVED).next() {
+        Some(Value::Number(seconds)) => i64::try_from(*seconds).unwrap_or(i64::MAX),
+        _ => 0,
+    };
+    let structure = row.structure()?;
+    let end = structure.as_ref().map_or(row.size(), |structure| searched_end(&row, structure));
+    let raw = context.bytes(&Content::Stored { blob, size: row.size() }, 0..end).await?;
+    let document = on_a_core(raw.len(), move || {
+        let structure = structure.unwrap_or_else(|| message::structure(&raw));
+        restante_mail::document(record.id, received, &raw, &structure)
+    });
+    Ok(Some(document.await?))
+}
+
+/// Where the last text of a message ends: what follows are attachments, of which nothing but the names is searched.
+fn searched_end(row: &Row, structure: &Structure) -> u64 {
+    let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
+    texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
+}

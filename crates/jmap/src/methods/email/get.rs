@@ -1,0 +1,169 @@
+//! Email/get (RFC 8621 §4.2).
+
+use restante_core::{AccountId, RecordId};
+use restante_directory::Access;
+use restante_mail::{Keywords, email, keyword, row::Row};
+use restante_records::{Get, Query, Record, Value};
+
+use crate::core::{
+    Args, BlobRef, Context, Exchange, IdType, Members, MethodError, State, content::Content, ids,
+};
+
+use super::{
+    load,
+    properties::{EmailProperty, Wanted},
+    render::{Ready, Rendering, Stored},
+};
+
+/// Emails are read in chunks of so many; records read these without another thread.
+const CHUNK: usize = 32;
+
+/// Email/get.
+pub(crate) async fn get(
+    context: &Context,
+    exchange: &mut Exchange,
+    mut args: Args,
+) -> Result<(), MethodError> {
+    let account = args.account(context, Access::Read).await?;
+    let asked = args.ids_to_get(context, &exchange.creations)?;
+    let wanted = Wanted::take(&mut args, true)?;
+    args.done()?;
+    // Read before the emails, so that changes since this state miss nothing.
+    let state = context.records().states(account).await?.of(email::KIND);
+    let (ids, mut not_found) = match asked {
+        Some(asked) => known(asked),
+        None => (all(context, account).await?, Vec::new()),
+    };
+    let bytes_max = context.config.response_bytes_max.get();
+    let bytes_before = exchange.answers.bytes();
+    let mut answer = exchange.answers.begin();
+    answer.field("accountId", &ids::account_id(account));
+    answer.field("state", &State::from(state));
+    let mut list = answer.list("list");
+    let mut bytes = bytes_before;
+    for chunk in ids.chunks(CHUNK) {
+        let records = context.records().get(account, &Get::whole(email::KIND, chunk.to_vec())).await?;
+        let keywords = keywords(context, account, &records, &wanted).await?;
+        for (id, record) in chunk.iter().zip(&records) {
+            let Some(record) = record.as_ref().filter(|record| is_visible(record)) else {
+                not_found.push(IdType::Email.id(*id));
+                continue;
+            };
+            let out = list.item();
+            let from = out.len();
+            write(context, record, &keywords, &wanted, out).await?;
+            bytes += out.len() - from;
+            if bytes > bytes_max {
+                let text = format!(
+                    "the answer has more than {bytes_max} bytes: ask for fewer emails or smaller bodies"
+                );
+                return Err(MethodError::RequestTooLarge(text));
+            }
+        }
+    }
+    drop(list);
+    answer.field("notFound", &not_found);
+    Ok(())
+}
+
+/// Properties of one email as Email/get returns them; `None` when there is no such email.
+pub(crate) async fn render(
+    context: &Context,
+    account: AccountId,
+    id: RecordId,
+    properties: &[&str],
+) -> Result<Option<Vec<u8>>, MethodError> {
+    let wanted = Wanted::named(properties)?;
+    let records = context.records().get(account, &Get::whole(email::KIND, vec![id])).await?;
+    let keywords = keywords(context, account, &records, &wanted).await?;
+    let Some(record) = records.into_iter().flatten().find(is_visible) else { return Ok(None) };
+    let mut out = Vec::new();
+    write(context, &record, &keywords, &wanted, &mut out).await?;
+    Ok(Some(out))
+}
+
+/// The records of ids, and the ids that no email has.
+fn known(asked: Vec<String>) -> (Vec<RecordId>, Vec<String>) {
+    let mut found = Vec::with_capacity(asked.len());
+    let mut not_found = Vec::new();
+    for id in asked {
+        match IdType::Email.record(&id) {
+            Some(record) => found.push(record),
+            None => not_found.push(id),
+        }
+    }
+    (found, not_found)
+}
+
+/// All emails, if they are not too many (G1).
+async fn all(context: &Context, account: AccountId) -> Result<Vec<RecordId>, MethodError> {
+    let max = context.config.objects_in_get_max.get();
+    let mut query = Query::new(email::KIND, email::BY_RECEIVED).descending();
+    let mut ids = Vec::new();
+    loop {
+        let page = context.records().query(account, &query).await?;
+        ids.extend(page.ids);
+        context.check_objects_in_get(ids.len().min(max + 1))?;
+        match page.next {
+            Some(next) => query = query.after(next),
+            None => return Ok(ids),
+        }
+    }
+}
+
+/// An email without a mailbox exists for IMAP alone, until it is expunged.
+fn is_visible(record: &Record) -> bool {
+    record.properties.values(email::MAILBOX).next().is_some()
+}
+
+/// The names of the keywords of these emails, if they are asked for and not all well-known.
+async fn keywords(
+    context: &Context,
+    account: AccountId,
+    records: &[Option<Record>],
+    wanted: &Wanted,
+) -> Result<std::sync::Arc<Keywords>, MethodError> {
+    if !wanted.has(&EmailProperty::Keywords) {
+        return Ok(std::sync::Arc::default());
+    }
+    let values = records.iter().flatten().flat_map(|record| record.properties.values(email::KEYWORD));
+    let mut numbers: Vec<u64> = values
+        .filter_map(|value| match value {
+            Value::Number(number) if *number >= keyword::FIRST_OTHER => Some(*number),
+            _ => None,
+        })
+        .collect();
+    if numbers.is_empty() {
+        return Ok(std::sync::Arc::default());
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(context.mail().keywords(account, &numbers).await?)
+}
+
+async fn write(
+    context: &Context,
+    record: &Record,
+    keywords: &Keywords,
+    wanted: &Wanted,
+    out: &mut Vec<u8>,
+) -> Result<(), MethodError> {
+    let row = Row::read(record.body.bytes.clone())?;
+    let blob = record.body.blobs.first().copied();
+    let blob = blob.ok_or_else(|| {
+        restante_core::Error::corrupt(format!("the email {} refers to no blob", record.id.0))
+    })?;
+    let content = Content::Stored { blob, size: row.size() };
+    let loaded = load::beside_row(context, &content, &row, wanted).await?;
+    let rendering = Rendering {
+        stored: Some(Stored { id: record.id, properties: &record.properties, keywords }),
+        blob: &BlobRef::email(record.id),
+        size: row.size(),
+        ready: loaded.message.as_ref().map_or(Ready::Row(&row), Ready::Message),
+        structure: &loaded.structure,
+        raw: &loaded.raw,
+        values: &loaded.values,
+    };
+    rendering.write(wanted, out);
+    Ok(())
+}

@@ -1,0 +1,500 @@
+//! Results: a query made ready for an account, and the emails that pass it, in their order.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, OnceLock},
+};
+
+use restante_core::{AccountId, ErrorKind, RecordId, Revision};
+use restante_mail::{Mail, email, message::Shorthand, row::Row};
+use restante_records::{ChangesSince, Get, Properties, Query, Record, Records};
+use sha2::{Digest, Sha256};
+
+use crate::core::{Context, MethodError};
+
+use super::{
+    filter::{Condition, Filter},
+    plan::{Candidates, Walk, text_and_index},
+    sort::{Comparator, Key, Keys, Sort, SortBy},
+    test::{Facts, KeywordTest, KeywordTests, Needs, Test, ThreadFacts, received, size, thread},
+    text::{self, Hits},
+    views::{Answered, Cell, Entry, Update, View, ViewKey},
+};
+
+/// Emails are read in chunks of so many; with their rows in smaller ones, since a row may have 64 KiB.
+const SMALL_READ: usize = 1_024;
+const ROWS_READ: usize = 128;
+
+/// The ids that one page of an index has when all are read.
+const WALK_PAGE: usize = 4_096;
+
+/// A result is brought up to date when no more emails changed, and made again otherwise.
+const UPDATES_MAX: usize = 4_096;
+
+/// The most emails of a thread that are looked at: threads end before (`mail.md` section 5).
+const THREAD_EMAILS_MAX: usize = 4_096;
+
+/// Other requests may commit while a result is made; it is brought up to date so often, and then taken as it is.
+const ATTEMPTS_MAX: usize = 4;
+
+/// A query of an account.
+pub(crate) struct Selection<'c> {
+    context: &'c Context,
+    pub(crate) account: AccountId,
+    pub(crate) sort: Arc<Sort>,
+    test: Test,
+    needs: Needs,
+    keywords: KeywordTests,
+    pub(crate) candidates: Candidates,
+    /// Whether threads are collapsed.
+    pub(crate) collapse: bool,
+    key: OnceLock<ViewKey>,
+}
+
+impl<'c> Selection<'c> {
+    /// Makes a query ready.
+    pub(crate) async fn new(
+        context: &'c Context,
+        account: AccountId,
+        filter: &Filter,
+        sort: Sort,
+        collapse: bool,
+    ) -> Result<Self, MethodError> {
+        let keywords = keyword_tests(context.mail(), account, filter, &sort).await?;
+        let mut needs = Needs::default();
+        let test = Test::new(filter, &keywords, &mut needs);
+        for comparator in sort.comparators() {
+            match &comparator.by {
+                SortBy::SentAt | SortBy::From | SortBy::To | SortBy::Subject => needs.row = true,
+                SortBy::InThread(_, name) => {
+                    needs.thread_keyword(keywords.get(name).copied().unwrap_or(KeywordTest::Unknown));
+                }
+                SortBy::ReceivedAt | SortBy::Size | SortBy::HasKeyword(_) => {}
+            }
+        }
+        let candidates = Candidates::of(&test);
+        let sort = Arc::new(sort);
+        Ok(Self { context, account, sort, test, needs, keywords, candidates, collapse, key: OnceLock::new() })
+    }
+
+    pub(crate) fn records(&self) -> &dyn Records {
+        self.context.records()
+    }
+
+    /// Whether what one email is decides whether it is in the result, and where.
+    pub(crate) fn is_own(&self) -> bool {
+        self.needs.thread_keywords.is_empty() && self.needs.texts.is_empty()
+    }
+
+    /// Whether an email can enter or leave the result, or move in it, while it exists.
+    pub(crate) fn is_mutable(&self) -> bool {
+        self.test.is_mutable() || self.sort.is_mutable()
+    }
+
+    /// Whether changes can be calculated (X3): who knows what a search found earlier.
+    pub(crate) fn can_calculate_changes(&self) -> bool {
+        self.needs.texts.is_empty()
+    }
+
+    /// Whether the emails of a thread can change each other's place in the result (X4).
+    pub(crate) fn depends_on_threads(&self) -> bool {
+        self.collapse || !self.needs.thread_keywords.is_empty()
+    }
+
+    /// Counts an answer from an index.
+    pub(crate) fn count_walk(&self) {
+        self.context.views.count(Answered::Walked);
+    }
+
+    /// The range of an index that has the result in its order, and whether it ascends.
+    pub(crate) fn exact_walk(&self) -> Option<(&Walk, bool)> {
+        let is_ascending = self.sort.by_received_alone()?;
+        match &self.candidates {
+            Candidates::Walk(walk) if walk.is_exact => Some((walk, is_ascending)),
+            _ => None,
+        }
+    }
+
+    /// The state of emails.
+    pub(crate) async fn state(&self) -> Result<Revision, MethodError> {
+        Ok(self.records().states(self.account).await?.of(email::KIND))
+    }
+
+    /// What the result is kept under. The test has the numbers of keywords, so that a keyword that becomes known makes another key.
+    fn key(&self) -> ViewKey {
+        *self.key.get_or_init(|| {
+            // What a search says alone has no threads.
+            let has_threads = self.collapse || self.needs.texts.is_empty();
+            let text = format!("{:?} {:?} {:?} {has_threads}", self.test, self.needs.texts, self.sort);
+            ViewKey { account: self.account, digest: Sha256::digest(text).into() }
+        })
+    }
+
+    /// Whether a kept result is better than a walk in an index to a position far behind: once there is one, or some walks were made.
+    pub(crate) fn is_view_worth_it(&self, walks_min: u32) -> bool {
+        self.context.views.cell(self.key()).is_worth_it(walks_min)
+    }
+
+    /// The result, complete up to a state that emails have or had, or later.
+    pub(crate) async fn view(&self, state: Revision) -> Result<Arc<Cell>, MethodError> {
+        let key = self.key();
+        let cell = self.context.views.cell(key);
+        if is_current(&cell, state) {
+            self.context.views.count(Answered::Current);
+            return Ok(cell);
+        }
+        let maker = cell.maker.lock().await;
+        if !is_current(&cell, state) {
+            let answered = self.renew(&cell).await?;
+            self.context.views.count(answered);
+            self.context.views.weigh(key, &cell);
+        }
+        drop(maker);
+        Ok(cell)
+    }
+
+    /// Makes the result, or brings it up to date. The caller holds the cell's `maker`.
+    async fn renew(&self, cell: &Cell) -> Result<Answered, MethodError> {
+        let known = cell.view.lock().as_ref().map(|view| view.state);
+        if let Some(since) = known.filter(|_| self.is_own())
+            && let Some((updates, state)) = self.updates(since).await?
+        {
+            if let Some(view) = cell.view.lock().as_mut() {
+                view.apply(updates, state);
+            }
+            return Ok(Answered::Updated);
+        }
+        let view = self.build().await?;
+        *cell.view.lock() = Some(view);
+        Ok(Answered::Made)
+    }
+
+    /// All emails that pass.
+    async fn build(&self) -> Result<View, MethodError> {
+        let mut state = self.state().await?;
+        let found = self.found().await?;
+        let mut view = View::new(state, self.sort.clone(), self.all_entries(&found).await?);
+        if found.is_partial {
+            // More is found when the index has caught up, though no email changes: so no later query uses this.
+            view.state = Revision(0);
+            return Ok(view);
+        }
+        // What changed while the emails were read may have been missed.
+        for _ in 0..ATTEMPTS_MAX {
+            let now = self.state().await?;
+            if now <= state {
+                break;
+            }
+            if !self.is_own() {
+                state = now;
+                let found = self.found().await?;
+                view = View::new(state, self.sort.clone(), self.all_entries(&found).await?);
+            } else if let Some((updates, reached)) = self.updates(state).await? {
+                view.apply(updates, reached);
+                state = reached;
+            } else {
+                break;
+            }
+        }
+        Ok(view)
+    }
+
+    async fn all_entries(&self, found: &text::Found) -> Result<Vec<Entry>, MethodError> {
+        if let Some(entries) = self.entries_of_hits(found).await? {
+            return Ok(entries);
+        }
+        let found = &found.emails;
+        let mut evaluation = Evaluation::new(self, found);
+        match &self.candidates {
+            Candidates::Nobody => {}
+            Candidates::Found(place) => {
+                let mut ids: Vec<u64> = found.get(*place).into_iter().flatten().map(|(id, _)| *id).collect();
+                ids.sort_unstable();
+                evaluation.read(&ids.into_iter().map(RecordId).collect::<Vec<_>>()).await?;
+            }
+            Candidates::Walk(walk) => {
+                let mut query = walk.query(true).limit(WALK_PAGE);
+                loop {
+                    let page = self.records().query(self.account, &query).await?;
+                    evaluation.read(&page.ids).await?;
+                    match page.next {
+                        Some(next) => query = query.after(next),
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(evaluation.passed)
+    }
+
+    /// What a search and an index say alone, so that a search for a common word reads no email. `None`: emails must be read.
+    async fn entries_of_hits(&self, found: &text::Found) -> Result<Option<Vec<Entry>>, MethodError> {
+        let needs_emails = self.collapse || found.may_be_gone || self.sort.by_received_alone().is_none();
+        let Some((place, walk)) = text_and_index(&self.test).filter(|_| !needs_emails) else {
+            return Ok(None);
+        };
+        let Some(hits) = found.emails.get(place) else { return Ok(None) };
+        let entry = |id: u64, received: i64| Entry { keys: Keys::One(received), id, thread: 0 };
+        let Some(walk) = walk else {
+            return Ok(Some(hits.iter().map(|(id, received)| entry(*id, *received)).collect()));
+        };
+        if hits.len() <= SMALL_READ {
+            return Ok(None); // to read them costs less than to walk
+        }
+        let mut entries = Vec::new();
+        let mut query = walk.query(true).limit(WALK_PAGE);
+        loop {
+            let page = self.records().query(self.account, &query).await?;
+            let hit = |id: &RecordId| hits.get(&id.0).map(|received| entry(id.0, *received));
+            entries.extend(page.ids.iter().filter_map(hit));
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return Ok(Some(entries)),
+            }
+        }
+    }
+
+    /// The emails that each condition on text is true for.
+    async fn found(&self) -> Result<text::Found, MethodError> {
+        if self.needs.texts.is_empty() {
+            return Ok(text::Found::default());
+        }
+        text::find(self.context, self.account, &self.needs.texts).await
+    }
+
+    /// How the emails stand in the result that changed since a state, and the state that this brings it to. `None`: too many.
+    async fn updates(&self, since: Revision) -> Result<Option<(Vec<Update>, Revision)>, MethodError> {
+        let Some(changed) = changed(self.records(), self.account, since, UPDATES_MAX).await? else {
+            return Ok(None);
+        };
+        let mut evaluation = Evaluation::new(self, &[]);
+        evaluation.read(&changed.ids).await?;
+        Ok(Some((evaluation.into_updates(&changed.ids), changed.state)))
+    }
+
+    /// The entries that emails have, whether they pass or not. Those that don't exist are left out.
+    pub(crate) async fn entries_of(&self, ids: &[RecordId]) -> Result<Vec<Entry>, MethodError> {
+        let mut evaluation = Evaluation::new(self, &[]);
+        evaluation.read(ids).await?;
+        evaluation.passed.append(&mut evaluation.failed);
+        Ok(evaluation.passed)
+    }
+
+    /// Reads emails without their rows, those that exist.
+    pub(crate) async fn small(&self, ids: &[RecordId]) -> Result<Vec<Record>, MethodError> {
+        let mut found = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(SMALL_READ) {
+            let records = self.records().get(self.account, &Get::small(email::KIND, chunk.to_vec())).await?;
+            found.extend(records.into_iter().flatten());
+        }
+        Ok(found)
+    }
+
+    /// The emails of threads, at most [`THREAD_EMAILS_MAX`] of each.
+    pub(crate) async fn emails_of(
+        &self,
+        threads: impl IntoIterator<Item = u64>,
+    ) -> Result<Vec<RecordId>, MethodError> {
+        let mut emails = Vec::new();
+        for thread in threads {
+            let query = Query::new(email::KIND, email::BY_THREAD).equals(thread).limit(THREAD_EMAILS_MAX);
+            emails.extend(self.records().query(self.account, &query).await?.ids);
+        }
+        Ok(emails)
+    }
+}
+
+fn is_current(cell: &Cell, state: Revision) -> bool {
+    cell.view.lock().as_ref().is_some_and(|view| view.state >= state)
+}
+
+/// An email that is in no mailbox exists for IMAP alone (RFC 8621 §4.1.1).
+fn is_visible(properties: &Properties) -> bool {
+    properties.values(email::MAILBOX).next().is_some()
+}
+
+async fn keyword_tests(
+    mail: &Mail,
+    account: AccountId,
+    filter: &Filter,
+    sort: &Sort,
+) -> Result<KeywordTests, MethodError> {
+    let of_filter = filter.conditions().into_iter().filter_map(|condition| match condition {
+        Condition::HasKeyword(name) | Condition::NotKeyword(name) | Condition::InThread(_, name) => {
+            Some(name)
+        }
+        _ => None,
+    });
+    let of_sort = sort.comparators().iter().filter_map(|comparator| match &comparator.by {
+        SortBy::HasKeyword(name) | SortBy::InThread(_, name) => Some(name),
+        _ => None,
+    });
+    let mut tests = HashMap::new();
+    for name in of_filter.chain(of_sort) {
+        if !tests.contains_key(name) {
+            let number = mail.keyword_number(account, name).await?;
+            tests.insert(name.clone(), KeywordTest::new(name, number));
+        }
+    }
+    Ok(tests)
+}
+
+/// Emails that changed.
+pub(crate) struct ChangedEmails {
+    /// All of them, whether they exist or not, ascending; those that exist and were created since are among them.
+    pub(crate) ids: Vec<RecordId>,
+    /// Those of them that were created since.
+    pub(crate) created: HashSet<u64>,
+    /// The state of emails that the changes lead to, or a later revision of the account.
+    pub(crate) state: Revision,
+}
+
+/// The emails that changed since a state. `None`: more than `max`, or the state is too old to say.
+pub(crate) async fn changed(
+    records: &dyn Records,
+    account: AccountId,
+    since: Revision,
+    max: usize,
+) -> Result<Option<ChangedEmails>, MethodError> {
+    const PAGE: usize = 256; // of so many, records read a page without another thread
+    let mut ids = Vec::new();
+    let mut created = HashSet::new();
+    let mut since = since;
+    loop {
+        let question = ChangesSince { kind: Some(email::KIND), since, limit: PAGE };
+        let page = match records.changes(account, &question).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        created.extend(page.created.iter().map(|changed| changed.id.0));
+        let all = page.created.iter().chain(&page.updated).chain(&page.destroyed);
+        ids.extend(all.map(|changed| changed.id));
+        since = page.revision;
+        if ids.len() > max {
+            return Ok(None);
+        }
+        if !page.has_more {
+            break;
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(Some(ChangedEmails { ids, created, state: since }))
+}
+
+/// Emails that are read and looked at.
+struct Evaluation<'s, 'c> {
+    selection: &'s Selection<'c>,
+    found: &'s [Hits],
+    threads: ThreadFacts,
+    passed: Vec<Entry>,
+    failed: Vec<Entry>,
+    /// Whether those that don't pass are of interest.
+    keeps_failed: bool,
+}
+
+impl<'s, 'c> Evaluation<'s, 'c> {
+    fn new(selection: &'s Selection<'c>, found: &'s [Hits]) -> Self {
+        let (passed, failed) = (Vec::new(), Vec::new());
+        let keeps_failed = selection.is_own();
+        Self { selection, found, threads: ThreadFacts::default(), passed, failed, keeps_failed }
+    }
+
+    async fn read(&mut self, ids: &[RecordId]) -> Result<(), MethodError> {
+        let with_row = self.selection.needs.row;
+        for chunk in ids.chunks(if with_row { ROWS_READ } else { SMALL_READ }) {
+            let get = Get { kind: email::KIND, ids: chunk.to_vec(), with_body: with_row };
+            let records = self.selection.records().get(self.selection.account, &get).await?;
+            let records: Vec<Record> = records.into_iter().flatten().collect();
+            self.learn_threads(&records).await?;
+            for record in &records {
+                self.look_at(record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the keywords of the threads of these emails, if they matter.
+    async fn learn_threads(&mut self, records: &[Record]) -> Result<(), MethodError> {
+        let keywords = &self.selection.needs.thread_keywords;
+        if keywords.is_empty() {
+            return Ok(());
+        }
+        let mut new: Vec<u64> = records.iter().map(|record| thread(&record.properties)).collect();
+        new.sort_unstable();
+        new.dedup();
+        new.retain(|thread| !self.threads.is_known(*thread));
+        new.iter().for_each(|thread| self.threads.begin(*thread));
+        let emails = self.selection.emails_of(new).await?;
+        for record in self.selection.small(&emails).await? {
+            if is_visible(&record.properties) {
+                self.threads.add(&record.properties, keywords);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, record: &Record) -> Result<(), MethodError> {
+        let properties = &record.properties;
+        let row = if self.selection.needs.row { Some(Row::read(record.body.bytes.clone())?) } else { None };
+        let facts = Facts {
+            id: record.id.0,
+            properties,
+            row: row.as_ref(),
+            threads: &self.threads,
+            found: self.found,
+        };
+        let passes = is_visible(properties) && self.selection.test.passes(&facts);
+        if !passes && !self.keeps_failed {
+            return Ok(());
+        }
+        let entry = Entry { keys: self.keys(&facts), id: record.id.0, thread: thread(properties) };
+        if passes {
+            self.passed.push(entry);
+        } else {
+            self.failed.push(entry);
+        }
+        Ok(())
+    }
+
+    fn keys(&self, facts: &Facts<'_>) -> Keys {
+        if self.selection.sort.by_received_alone().is_some() {
+            return Keys::One(received(facts.properties));
+        }
+        let comparators = self.selection.sort.comparators();
+        Keys::Many(comparators.iter().map(|comparator| self.key(comparator, facts)).collect())
+    }
+
+    fn key(&self, comparator: &Comparator, facts: &Facts<'_>) -> Key {
+        let keyword =
+            |name: &String| self.selection.keywords.get(name).copied().unwrap_or(KeywordTest::Unknown);
+        let text =
+            |read: &dyn Fn(&Row) -> String| comparator.text_key(&facts.row.map(read).unwrap_or_default());
+        match &comparator.by {
+            SortBy::ReceivedAt => Key::Number(received(facts.properties)),
+            SortBy::Size => Key::Number(i64::try_from(size(facts.properties)).unwrap_or(i64::MAX)),
+            // An email without a date stands before all others.
+            SortBy::SentAt => Key::Number(facts.row.and_then(Row::sent_at).unwrap_or(i64::MIN)),
+            SortBy::From => text(&|row| row.address_key(Shorthand::From)),
+            SortBy::To => text(&|row| row.address_key(Shorthand::To)),
+            SortBy::Subject => text(&Row::subject_key),
+            SortBy::HasKeyword(name) => Key::Number(keyword(name).is_of(facts.properties).into()),
+            SortBy::InThread(quantifier, name) => {
+                Key::Number(facts.thread_has(*quantifier, keyword(name)).into())
+            }
+        }
+    }
+
+    /// How these emails stand in the result.
+    fn into_updates(self, ids: &[RecordId]) -> Vec<Update> {
+        let seen = self.passed.iter().chain(&self.failed).map(|entry| entry.id);
+        let existing: HashSet<u64> = seen.collect();
+        let gone = ids.iter().filter(|id| !existing.contains(&id.0)).map(|id| Update::Gone(id.0));
+        let gone: Vec<Update> = gone.collect();
+        let passed = self.passed.into_iter().map(Update::In);
+        passed.chain(self.failed.into_iter().map(Update::Out)).chain(gone).collect()
+    }
+}

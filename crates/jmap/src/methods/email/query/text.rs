@@ -1,0 +1,171 @@
+//! Conditions on text: the index says which emails have it, and emails that are newer than the index are matched directly.
+
+use std::collections::HashMap;
+
+use restante_core::{AccountId, ErrorKind, RecordId, Revision};
+use restante_mail::email;
+use restante_records::{ChangesSince, Query};
+use restante_search as search;
+use restante_search::{Field, HeaderName, Search, SearchText};
+
+use crate::{
+    core::{Context, MethodError},
+    methods::email::document,
+};
+
+use super::filter::{Condition, Filter, TextField};
+
+/// So many emails that the index does not have yet are matched directly, the newest ones. While an index is made again, older
+/// ones are found when it has them.
+const DIRECT_MAX: usize = 512;
+
+/// Emails by their ids, with when they were received.
+pub(crate) type Hits = HashMap<u64, i64>;
+
+/// Emails that have texts.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// For each condition the emails for which it is true.
+    pub(crate) emails: Vec<Hits>,
+    /// Whether some of them may have been destroyed, though all that is known to be is left out.
+    pub(crate) may_be_gone: bool,
+    /// Whether the index lags so much that emails may be missing.
+    pub(crate) is_partial: bool,
+}
+
+/// The emails for which each of these conditions is true.
+pub(crate) async fn find(
+    context: &Context,
+    account: AccountId,
+    conditions: &[Condition],
+) -> Result<Found, MethodError> {
+    let search = context.search().ok_or_else(|| unsupported("this server does not search texts"))?;
+    let filters: Vec<search::Filter> = conditions.iter().map(of_condition).collect::<Result<_, _>>()?;
+    let mut found = Vec::with_capacity(filters.len());
+    let mut complete_up_to = Revision(u64::MAX);
+    for filter in &filters {
+        let (ids, revision) = indexed(search, account, filter).await?;
+        found.push(ids);
+        complete_up_to = complete_up_to.min(revision);
+    }
+    let newer = newer(context, account, complete_up_to).await?;
+    for id in newer.ids {
+        let Some(document) = document::read(context, account, id).await? else { continue };
+        for (filter, found) in filters.iter().zip(&mut found) {
+            if search::matches(&document, filter) {
+                found.insert(id.0, document.received);
+            }
+        }
+    }
+    for id in &newer.destroyed {
+        for found in &mut found {
+            found.remove(&id.0);
+        }
+    }
+    Ok(Found { emails: found, may_be_gone: newer.may_be_gone, is_partial: newer.is_partial })
+}
+
+/// Emails that were created or destroyed after a revision.
+struct Newer {
+    /// [`DIRECT_MAX`] at most, the newest ones.
+    ids: Vec<RecordId>,
+    /// Whether there are more.
+    is_partial: bool,
+    destroyed: Vec<RecordId>,
+    /// Whether more were destroyed than is known.
+    may_be_gone: bool,
+}
+
+async fn newer(context: &Context, account: AccountId, revision: Revision) -> Result<Newer, MethodError> {
+    const PAGE: usize = 256;
+    let records = context.records();
+    let (mut created, mut destroyed, mut is_partial) = (Vec::new(), Vec::new(), false);
+    let mut since = revision;
+    loop {
+        let question = ChangesSince { kind: Some(email::KIND), since, limit: PAGE };
+        let page = match records.changes(account, &question).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                let newest = Query::new(email::KIND, email::BY_RECEIVED).descending().limit(DIRECT_MAX);
+                let page = records.query(account, &newest).await?;
+                let is_partial = page.next.is_some();
+                return Ok(Newer { ids: page.ids, is_partial, destroyed: Vec::new(), may_be_gone: true });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        created.extend(page.created.iter().map(|changed| changed.id));
+        destroyed.extend(page.destroyed.iter().map(|changed| changed.id));
+        let too_many = created.len().saturating_sub(DIRECT_MAX);
+        created.drain(..too_many);
+        is_partial |= too_many > 0;
+        if !page.has_more {
+            return Ok(Newer { ids: created, is_partial, destroyed, may_be_gone: false });
+        }
+        since = page.revision;
+    }
+}
+
+/// What the index has.
+async fn indexed(
+    search: &dyn Search,
+    account: AccountId,
+    filter: &search::Filter,
+) -> Result<(Hits, Revision), MethodError> {
+    let mut ids = Hits::new();
+    let mut revision = Revision(u64::MAX);
+    let mut query = search::Query::new(filter.clone());
+    loop {
+        let page = search.query(account, &query).await?;
+        revision = revision.min(page.revision);
+        ids.extend(page.hits.iter().map(|hit| (hit.id.0, hit.received)));
+        match page.hits.last().filter(|_| page.has_more) {
+            Some(last) => query.after = Some(last.id),
+            None => return Ok((ids, revision)),
+        }
+    }
+}
+
+/// The conditions on text of a filter, for highlighting: all others are left out.
+pub(crate) fn of_filter(filter: &Filter) -> Result<search::Filter, MethodError> {
+    let all = |parts: &[Filter]| parts.iter().map(of_filter).collect::<Result<Vec<_>, _>>();
+    match filter {
+        Filter::And(parts) => Ok(search::Filter::And(all(parts)?)),
+        Filter::Or(parts) => Ok(search::Filter::Or(all(parts)?)),
+        Filter::Not(parts) => Ok(search::Filter::Not(all(parts)?)),
+        Filter::Is(condition @ (Condition::Text(..) | Condition::Header { .. })) => of_condition(condition),
+        Filter::Is(_) => Ok(search::Filter::And(Vec::new())),
+    }
+}
+
+fn of_condition(condition: &Condition) -> Result<search::Filter, MethodError> {
+    match condition {
+        Condition::Text(TextField::Any, text) => Ok(search::Filter::Text(parse(text)?)),
+        Condition::Text(field, text) => Ok(search::Filter::In(field_of(*field), parse(text)?)),
+        Condition::Header { name, text } => {
+            let name =
+                HeaderName::new(name).ok_or_else(|| unsupported("the name of a header field is too long"))?;
+            let text = text.as_deref().map(parse).transpose()?;
+            Ok(search::Filter::Header(name, text))
+        }
+        _ => Err(MethodError::ServerFail), // no other condition is on text
+    }
+}
+
+fn field_of(field: TextField) -> Field {
+    match field {
+        TextField::From => Field::From,
+        TextField::To => Field::To,
+        TextField::Cc => Field::Cc,
+        TextField::Bcc => Field::Bcc,
+        TextField::Subject => Field::Subject,
+        TextField::Body | TextField::Any => Field::Body,
+    }
+}
+
+fn parse(text: &str) -> Result<SearchText, MethodError> {
+    SearchText::parse(text).map_err(|error| unsupported(error.to_string()))
+}
+
+fn unsupported(why: impl Into<String>) -> MethodError {
+    MethodError::UnsupportedFilter(why.into())
+}

@@ -1,0 +1,195 @@
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use restante_core::{AccountId, Error, RecordId, Revision};
+use restante_search::{Document, Hit, Page, Query, Search, matches};
+use serde_json::{Value, json};
+
+use super::{Fixture, email_ids, message, reply_to, strings};
+use crate::JmapConfig;
+
+/// An index that has what a test puts into it.
+#[derive(Default)]
+struct Index(Mutex<(Vec<Document>, Revision)>);
+
+impl Index {
+    fn put(&self, documents: Vec<Document>, revision: Revision) {
+        *self.0.lock().unwrap() = (documents, revision);
+    }
+}
+
+#[async_trait]
+impl Search for Index {
+    async fn query(&self, _: AccountId, query: &Query) -> Result<Page, Error> {
+        let known = self.0.lock().unwrap();
+        let is_behind = |id: RecordId| query.after.is_none_or(|after| id > after);
+        let found =
+            known.0.iter().filter(|document| is_behind(document.id) && matches(document, &query.filter));
+        let mut hits: Vec<Hit> =
+            found.map(|document| Hit { id: document.id, received: document.received }).collect();
+        hits.sort_unstable();
+        let has_more = hits.len() > 50; // small pages
+        hits.truncate(50);
+        Ok(Page { hits, has_more, revision: known.1 })
+    }
+}
+
+async fn fixture() -> (Fixture, Arc<Index>) {
+    let index = Arc::<Index>::default();
+    (Fixture::with(JmapConfig::default(), Some(index.clone())).await, index)
+}
+
+async fn found(fixture: &Fixture, filter: Value) -> Vec<String> {
+    fixture.ids(json!({ "filter": filter })).await
+}
+
+#[tokio::test]
+async fn eq2_texts_of_emails_that_are_newer_than_the_index_are_matched_directly() {
+    let (fixture, _) = fixture().await;
+    let html = "Content-Type: text/html\r\n";
+    let body = "<style>hidden</style><p>Caf\u{e9} <b>au</b> lait <img alt='picture of milk'></p>";
+    let one = fixture.add(&message("First one", html, body), &[fixture.inbox], &[], 1).await;
+    let two = fixture
+        .add(&message("Second one", "X-Mailer: kube 2\r\n", "plain words"), &[fixture.inbox], &[], 2)
+        .await;
+    let cases = [
+        (json!({"text": "one"}), vec![two, one]),
+        (json!({"text": "one second"}), vec![two]),
+        (json!({"text": "'second one'"}), vec![two]),
+        (json!({"text": "\"one second\""}), vec![]),
+        (json!({"body": "CAFE"}), vec![one]),
+        (json!({"body": "milk"}), vec![one]),
+        (json!({"body": "hidden"}), vec![]),
+        (json!({"body": "style"}), vec![]),
+        (json!({"subject": "first"}), vec![one]),
+        (json!({"subject": "words"}), vec![]),
+        (json!({"from": "alice"}), vec![two, one]),
+        (json!({"from": "example.com"}), vec![two, one]),
+        (json!({"to": "Bob"}), vec![two, one]),
+        (json!({"cc": "Bob"}), vec![]),
+        (json!({"header": ["x-mailer"]}), vec![two]),
+        (json!({"header": ["X-Mailer", "kube"]}), vec![two]),
+        (json!({"header": ["X-Mailer", "other"]}), vec![]),
+        (json!({"operator": "NOT", "conditions": [{"text": "second"}]}), vec![one]),
+        (json!({"operator": "OR", "conditions": [{"text": "second"}, {"subject": "first"}]}), vec![two, one]),
+    ];
+    for (filter, expected) in cases {
+        assert_eq!(found(&fixture, filter.clone()).await, email_ids(&expected), "{filter}");
+    }
+}
+
+#[tokio::test]
+async fn eq5_what_the_index_has_and_what_is_newer_is_found_together() {
+    let (fixture, index) = fixture().await;
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(fixture.add_plain("needle", n).await);
+    }
+    let account = fixture.server.alice.account;
+    let indexed = ids.iter().enumerate().map(|(n, id)| Document {
+        id: *id,
+        received: n as i64,
+        subject: "needle".to_owned(),
+        ..Document::default()
+    });
+    let revision = fixture.server.records.records.states(account).await.unwrap().revision;
+    index.put(indexed.collect(), revision);
+    fixture.destroy(ids[1]).await; // the index still has it
+    for n in 10..13 {
+        ids.push(fixture.add_plain("needle", n).await);
+        let mut expected = ids.clone();
+        expected.remove(1);
+        expected.reverse();
+        let answer = fixture
+            .call("Email/query", json!({"filter": {"subject": "needle"}, "calculateTotal": true}))
+            .await;
+        assert_eq!(strings(&answer["ids"]), email_ids(&expected));
+        assert_eq!(
+            (&answer["total"], &answer["canCalculateChanges"]),
+            (&json!(expected.len()), &json!(false))
+        );
+    }
+}
+
+#[tokio::test]
+async fn eq2_texts_are_combined_with_what_changes() {
+    let (fixture, _) = fixture().await;
+    let [one, two] = [fixture.add_plain("needle", 1).await, fixture.add_plain("needle", 2).await];
+    let filter = json!({"text": "needle", "hasKeyword": "$flagged", "inMailbox": fixture.inbox_id()});
+    assert!(found(&fixture, filter.clone()).await.is_empty());
+    fixture.set_keywords(one, &["$flagged"]).await;
+    assert_eq!(found(&fixture, filter.clone()).await, email_ids(&[one]));
+    fixture.set_keywords(two, &["$flagged"]).await;
+    fixture.set_mailboxes(one, &[fixture.archive]).await;
+    assert_eq!(found(&fixture, filter).await, email_ids(&[two]));
+}
+
+#[tokio::test]
+async fn eq4_threads_of_a_text_query_are_collapsed() {
+    let (fixture, _) = fixture().await;
+    let first = message("needle", "Message-ID: <n1@example.com>\r\n", "a");
+    let first = fixture.add(&first, &[fixture.inbox], &[], 1).await;
+    let reply = fixture.add(&message("Re: needle", &reply_to("n1"), "b"), &[fixture.inbox], &[], 2).await;
+    let query = async |collapse: bool| {
+        fixture.ids(json!({"filter": {"text": "needle"}, "collapseThreads": collapse})).await
+    };
+    assert_eq!(query(false).await, email_ids(&[reply, first]));
+    assert_eq!(query(true).await, email_ids(&[reply]));
+    assert_eq!(query(false).await, email_ids(&[reply, first]));
+}
+
+#[tokio::test]
+async fn eq2_many_hits_are_intersected_with_a_mailbox() {
+    let (fixture, index) = fixture().await;
+    let mut archived = Vec::new();
+    let mut documents = Vec::new();
+    for n in 0..1_100 {
+        let mailbox = if n % 400 == 0 { fixture.archive } else { fixture.inbox };
+        let id = fixture.add(&message("needle", "", "text"), &[mailbox], &[], n).await;
+        if mailbox == fixture.archive {
+            archived.insert(0, id);
+        }
+        documents.push(Document { id, received: n, subject: "needle".to_owned(), ..Document::default() });
+    }
+    let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
+    index.put(documents, states.revision);
+    let filter = json!({"subject": "needle", "inMailbox": super::mailbox_id(fixture.archive)});
+    assert_eq!(found(&fixture, filter.clone()).await, email_ids(&archived));
+    fixture.destroy(archived.remove(1)).await; // the index still has it
+    assert_eq!(found(&fixture, filter).await, email_ids(&archived));
+    assert_eq!(found(&fixture, json!({"subject": "needle"})).await.len(), 1_099);
+}
+
+#[tokio::test]
+async fn x3_changes_of_a_text_query_cannot_be_calculated() {
+    let (fixture, _) = fixture().await;
+    let filter = json!({"text": "needle"});
+    let answer = fixture.call("Email/query", json!({ "filter": filter })).await;
+    assert_eq!(answer["canCalculateChanges"], false);
+    let arguments = json!({"filter": filter, "sinceQueryState": answer["queryState"]});
+    assert_eq!(fixture.error("Email/queryChanges", arguments).await, "cannotCalculateChanges");
+}
+
+#[tokio::test]
+async fn l3_texts_are_unsupported_without_an_index() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.error("Email/query", json!({"filter": {"text": "a"}})).await, "unsupportedFilter");
+}
+
+#[tokio::test]
+async fn eq5_an_index_that_lags_far_behind_does_not_keep_its_partial_results() {
+    let (fixture, index) = fixture().await;
+    let mut ids = Vec::new();
+    for n in 0..520 {
+        ids.push(fixture.add_plain("needle", n).await);
+    }
+    let filter = json!({"subject": "needle"});
+    let partial = found(&fixture, filter.clone()).await;
+    assert_eq!(partial.len(), 512, "the newest are matched directly");
+    assert_eq!(partial[0], email_ids(&ids)[519]);
+    let indexed =
+        ids.iter().map(|id| Document { id: *id, subject: "needle".to_owned(), ..Document::default() });
+    let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
+    index.put(indexed.collect(), states.revision);
+    assert_eq!(found(&fixture, filter).await.len(), 520, "no email has changed meanwhile");
+}

@@ -1,0 +1,159 @@
+//! New emails of Email/set (RFC 8621 §4.6).
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use restante_mail::{CreatedEmail, Mail, NewEmail};
+use restante_mail_wire::compose::ComposeError;
+use restante_records::{AccountId, Revision};
+use serde_json::{Map, Value};
+
+use super::{
+    draft::{self, Draft, Invalid},
+    placement::Placement,
+    stored,
+    write::{self, Origin},
+};
+use crate::{
+    core::{
+        BlobRef, Context, Creations, IdType, Members, MethodError, Object, SetError,
+        content::{Content, on_a_core},
+    },
+    methods::mail_errors::{blobs_not_found, of_edit, too_large},
+};
+
+/// A new email, and what it is checked against.
+pub(super) struct Create<'c> {
+    pub(super) context: &'c Context,
+    /// The handle of the call.
+    pub(super) mail: &'c Mail,
+    pub(super) account: AccountId,
+    /// The most bytes that the account may have.
+    pub(super) quota: Option<u64>,
+    /// The state that emails must be in.
+    pub(super) expected: Option<Revision>,
+    /// Whether the call has changed something already.
+    pub(super) has_changed: bool,
+}
+
+impl Create<'_> {
+    /// Makes an email of an Email object; returns it with its size. The inner error is that of this email.
+    pub(super) async fn one(
+        &self,
+        key: &str,
+        email: &Value,
+        creations: &Creations,
+    ) -> Result<Result<(CreatedEmail, u64), SetError>, MethodError> {
+        let Some(object) = email.as_object() else {
+            return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
+        };
+        let mut invalid = Invalid::default();
+        let placement = Placement::read(object, creations, &mut invalid);
+        let draft = Draft::read(object, &mut invalid);
+        if !invalid.is_empty() {
+            return Ok(Err(invalid.into_error()));
+        }
+        let blobs = match self.blobs(&draft, creations).await? {
+            Ok(blobs) => blobs,
+            Err(error) => return Ok(Err(error)),
+        };
+        let now = self.context.clock().now();
+        let origin = Origin {
+            account: self.account,
+            key: key.to_owned(),
+            revision: self.context.records().states(self.account).await?.revision,
+            now,
+            domain: self.context.login.address.domain().to_string(),
+        };
+        let bytes: usize = blobs.values().map(Bytes::len).sum();
+        let raw = match on_a_core(bytes, move || write::message(draft, &blobs, &origin)).await? {
+            Ok(raw) => raw,
+            Err(error) => return Ok(Err(of_compose(object, &error))),
+        };
+        let size_max = self.context.config.upload_bytes_max.get();
+        if raw.len() as u64 > size_max {
+            return Ok(Err(too_large(size_max)));
+        }
+        let message = stored::put(self.context, raw.into()).await?;
+        let size = message.size;
+        let new = NewEmail {
+            if_in_state: self.expected,
+            message,
+            mailboxes: placement.mailboxes,
+            keywords: placement.keywords.unwrap_or_default(),
+            received: placement.received.unwrap_or_else(|| now.seconds()),
+            quota: self.quota,
+        };
+        match self.mail.create_email(self.account, new).await {
+            Ok(made) => Ok(Ok((made, size))),
+            Err(error) => of_edit(error, self.has_changed).map(Err),
+        }
+    }
+
+    /// The bytes of all blobs by the ids that the draft has for them (ES3).
+    async fn blobs(
+        &self,
+        draft: &Draft,
+        creations: &Creations,
+    ) -> Result<Result<HashMap<String, Bytes>, SetError>, MethodError> {
+        let mut contents: HashMap<&str, Content> = HashMap::new();
+        let mut not_found: Vec<String> = Vec::new();
+        let mut total: u64 = 0;
+        for id in draft.blobs() {
+            if let Some(content) = contents.get(id) {
+                total = total.saturating_add(content.size());
+                continue;
+            }
+            let blob = creations.resolve(id).and_then(|id| id.parse::<BlobRef>().ok());
+            let content = match blob {
+                Some(blob) => self.context.content(self.account, &blob).await?,
+                None => None,
+            };
+            match content {
+                Some(content) => {
+                    total = total.saturating_add(content.size());
+                    contents.insert(id, content);
+                }
+                None if not_found.iter().any(|known| known == id) => {}
+                None => not_found.push(id.to_owned()),
+            }
+        }
+        if !not_found.is_empty() {
+            return Ok(Err(blobs_not_found(not_found)));
+        }
+        let bytes_max = self.context.config.attachments_bytes_max.get();
+        if total > bytes_max {
+            return Ok(Err(too_large(bytes_max)));
+        }
+        let mut blobs = HashMap::with_capacity(contents.len());
+        for (id, content) in contents {
+            let bytes = self.context.bytes(&content, 0..content.size()).await?;
+            blobs.insert(id.to_owned(), bytes);
+        }
+        Ok(Ok(blobs))
+    }
+}
+
+/// A field that can't be written: the property that gave it, or those of the body.
+fn of_compose(email: &Map<String, Value>, error: &ComposeError) -> SetError {
+    let text = error.to_string();
+    match draft::property_of_field(email, &error.field) {
+        Some(property) => SetError::invalid([property], text),
+        None => {
+            let bodies = ["bodyStructure", "textBody", "htmlBody", "attachments"];
+            SetError::invalid(bodies.into_iter().filter(|body| email.contains_key(*body)), text)
+        }
+    }
+}
+
+/// What a response says of a new email.
+pub(super) fn created_json(made: &CreatedEmail, size: u64) -> String {
+    let mut json = Vec::new();
+    let mut object = Object::open(&mut json);
+    IdType::Email.write(made.id, object.member("id"));
+    object.field("blobId", &BlobRef::email(made.id).to_string());
+    IdType::Thread.write(made.thread, object.member("threadId"));
+    object.field("size", &size);
+    drop(object);
+    String::from_utf8(json).unwrap_or_default()
+}

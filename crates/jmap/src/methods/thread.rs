@@ -1,0 +1,193 @@
+//! Thread methods (RFC 8621 §3).
+
+use std::ops::Bound;
+
+use restante_directory::Access;
+use restante_mail::{EmailState, email, thread};
+use restante_records::{AccountId, Get, Query, RecordId, Value};
+
+use super::{changes, get};
+use crate::core::{Args, Capability, Context, Exchange, IdType, Members, Method, MethodError};
+
+pub(crate) const METHODS: &[Method] = &[
+    Method {
+        name: "Thread/get",
+        capability: Capability::Mail,
+        run: |context, exchange, args| Box::pin(get(context, exchange, args)),
+    },
+    Method {
+        name: "Thread/changes",
+        capability: Capability::Mail,
+        run: |context, exchange, args| Box::pin(changes(context, exchange, args)),
+    },
+];
+
+/// A property of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ThreadProperty {
+    Id,
+    EmailIds,
+}
+
+impl ThreadProperty {
+    const ALL: [Self; 2] = [Self::Id, Self::EmailIds];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::EmailIds => "emailIds",
+        }
+    }
+}
+
+/// The most emails that are read of a thread at once; the model ends threads before that.
+const EMAILS_MAX: usize = 4_096;
+
+/// Thread/get: one read of an index for each thread.
+async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(), MethodError> {
+    let args =
+        get::GetArgs::take(args, context, exchange, &ThreadProperty::ALL, ThreadProperty::name).await?;
+    // The state is read first: what changes meanwhile is reported as a change, too.
+    let state = context.records().states(args.account).await?.of(thread::KIND);
+    let ids = match args.ids {
+        Some(ids) => ids,
+        None => all(context, args.account).await?,
+    };
+    let mut found = Vec::with_capacity(ids.len());
+    let mut not_found = Vec::new();
+    for id in ids {
+        let emails = match IdType::Thread.record(&id) {
+            Some(thread) => emails(context, args.account, thread).await?,
+            None => Vec::new(),
+        };
+        match emails.is_empty() {
+            true => not_found.push(id),
+            false => found.push((id, emails)),
+        }
+    }
+    let has_emails = args.properties.contains(&ThreadProperty::EmailIds);
+    let mut answer = get::begin(exchange, args.account, &state.0.to_string());
+    let mut list = answer.list("list");
+    for (id, emails) in found {
+        let mut object = list.object();
+        object.field("id", &id);
+        if has_emails {
+            let mut email_ids = object.list("emailIds");
+            for email in emails {
+                IdType::Email.write(email, email_ids.item());
+            }
+        }
+    }
+    drop(list);
+    answer.field("notFound", &not_found);
+    Ok(())
+}
+
+/// Thread/changes.
+async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
+    let account = args.account(context, Access::Read).await?;
+    let page = changes::page(context, account, thread::KIND, &mut args).await?;
+    args.done()?;
+    page.write(account, IdType::Thread, &mut exchange.answers.begin());
+    Ok(())
+}
+
+/// The emails of a thread by the time when they were received, then by id; none for a thread that there is not.
+async fn emails(
+    context: &Context,
+    account: AccountId,
+    thread: RecordId,
+) -> Result<Vec<RecordId>, MethodError> {
+    let query = Query::new(email::KIND, email::BY_THREAD).equals(thread.0).limit(EMAILS_MAX);
+    Ok(context.records().query(account, &query).await?.ids)
+}
+
+/// The ids of all threads. Each is found by the one before it, so that long threads take no longer than short ones.
+async fn all(context: &Context, account: AccountId) -> Result<Vec<String>, MethodError> {
+    let mut ids = Vec::new();
+    let mut after: Bound<Value> = Bound::Unbounded;
+    loop {
+        let query =
+            Query::new(email::KIND, email::BY_THREAD).between(after.clone(), Bound::Unbounded).limit(1);
+        let first = context.records().query(account, &query).await?.ids;
+        if first.is_empty() {
+            return Ok(ids);
+        }
+        let found = context.records().get(account, &Get::small(email::KIND, first)).await?;
+        // An email that was destroyed since the index was read is not in the index any more.
+        let Some(record) = found.into_iter().flatten().next() else { continue };
+        let thread = EmailState::of(&record)?.thread;
+        ids.push(IdType::Thread.id(thread));
+        context.check_objects_in_get(ids.len())?;
+        after = Bound::Excluded(thread.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::TestServer;
+
+    async fn call(server: &TestServer, name: &str, arguments: Value) -> Value {
+        let mut arguments = arguments;
+        arguments["accountId"] = json!(server.alice.id);
+        server.call(name, arguments).await
+    }
+
+    /// Imports a message that was received at a time; returns what the server says of it.
+    async fn import(server: &TestServer, fields: &str, received_at: &str) -> Value {
+        let inbox =
+            call(server, "Mailbox/query", json!({"filter": {"role": "inbox"}})).await["ids"][0].clone();
+        let blob = server.upload(format!("Subject: Re: a\r\n{fields}\r\nbody\r\n")).await;
+        let email =
+            json!({"blobId": blob, "mailboxIds": {inbox.as_str().unwrap(): true}, "receivedAt": received_at});
+        let answer = call(server, "Email/import", json!({"emails": {"k": email}})).await;
+        assert_eq!(answer["notCreated"], Value::Null, "{answer}");
+        answer["created"]["k"].clone()
+    }
+
+    #[tokio::test]
+    async fn thread_emails_stand_by_received_at_then_id() {
+        let server = TestServer::new().await;
+        let late = import(&server, "Message-ID: <1@x>\r\n", "2026-01-03T00:00:00Z").await;
+        let early =
+            import(&server, "Message-ID: <2@x>\r\nReferences: <1@x>\r\n", "2026-01-01T00:00:00Z").await;
+        let same =
+            import(&server, "Message-ID: <3@x>\r\nIn-Reply-To: <1@x>\r\n", "2026-01-01T00:00:00Z").await;
+        let other = import(&server, "Message-ID: <9@x>\r\n", "2026-01-02T00:00:00Z").await;
+        assert_eq!((&late["threadId"], &early["threadId"]), (&early["threadId"], &same["threadId"]));
+        let ids = json!([late["threadId"], "t99999", other["threadId"], "m1"]);
+        let answer = call(&server, "Thread/get", json!({ "ids": ids })).await;
+        let expected = json!([
+            {"id": late["threadId"], "emailIds": [early["id"], same["id"], late["id"]]},
+            {"id": other["threadId"], "emailIds": [other["id"]]},
+        ]);
+        assert_eq!((&answer["list"], &answer["notFound"]), (&expected, &json!(["t99999", "m1"])));
+        let all = call(&server, "Thread/get", json!({"properties": ["id"]})).await;
+        let expected = json!([{"id": late["threadId"]}, {"id": other["threadId"]}]);
+        assert_eq!((&all["list"], &all["state"]), (&expected, &answer["state"]));
+    }
+
+    #[tokio::test]
+    async fn s4_a_thread_changes_when_an_email_joins_or_leaves_and_not_when_it_is_read() {
+        let server = TestServer::new().await;
+        let first = import(&server, "Message-ID: <1@x>\r\n", "2026-01-03T00:00:00Z").await;
+        let state = call(&server, "Thread/get", json!({"ids": []})).await["state"].clone();
+        let id = first["id"].as_str().unwrap();
+        call(&server, "Email/set", json!({"update": {id: {"keywords/$seen": true}}})).await;
+        let changes = call(&server, "Thread/changes", json!({ "sinceState": state })).await;
+        assert_eq!((&changes["newState"], &changes["updated"]), (&state, &json!([])));
+        let second =
+            import(&server, "Message-ID: <2@x>\r\nReferences: <1@x>\r\n", "2026-01-01T00:00:00Z").await;
+        let joined = call(&server, "Thread/changes", json!({ "sinceState": state })).await;
+        assert_eq!((&joined["updated"], &joined["created"]), (&json!([first["threadId"]]), &json!([])));
+        call(&server, "Email/set", json!({"destroy": [id]})).await;
+        let left = call(&server, "Thread/changes", json!({"sinceState": joined["newState"]})).await;
+        assert_eq!(left["updated"], json!([first["threadId"]]));
+        call(&server, "Email/set", json!({"destroy": [second["id"]]})).await;
+        let gone = call(&server, "Thread/changes", json!({"sinceState": left["newState"]})).await;
+        assert_eq!((&gone["destroyed"], &gone["updated"]), (&json!([first["threadId"]]), &json!([])));
+        assert!(gone.get("updatedProperties").is_none());
+    }
+}

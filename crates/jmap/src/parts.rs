@@ -1,0 +1,28 @@
+//! What the door works with.
+
+use std::sync::Arc;
+
+use restante_directory::Directory;
+use restante_http::MemoryBudget;
+use restante_mail::Mail;
+use restante_search::Search;
+
+use crate::JmapMetrics;
+
+/// The stores of the door, and what it shares with the rest of the server.
+pub struct JmapParts {
+    /// Mail, with its records, its blobs and its clock.
+    pub mail: Mail,
+    /// Searches texts; without it filters on texts are refused as unsupported.
+    pub search: Option<Arc<dyn Search>>,
+    /// Who logs in, and what they may use.
+    pub directory: Directory,
+    /// The memory of requests, decoded parts and unread answers.
+    pub memory: Arc<MemoryBudget>,
+    /// What is counted.
+    pub metrics: JmapMetrics,
+    /// The URL by which clients reach the listener, as `https://mail.example.org`; `None` to take the host that each request names.
+    pub public_url: Option<String>,
+    /// Whether the listener speaks HTTPS.
+    pub is_tls: bool,
+}

@@ -1,0 +1,206 @@
+//! The states of the types that clients hear of, and how they are written.
+
+use std::fmt::Write;
+
+use restante_core::Error;
+use restante_mail::{account, email, identity, mailbox, thread};
+use restante_records::{AccountId, Get, Query, Revision};
+
+use crate::{
+    JmapParts,
+    core::{
+        Members, Object,
+        content::number,
+        ids::{account_id, read_account_id},
+    },
+    methods::QuotaState,
+};
+
+/// The types whose states are pushed. EmailDelivery moves when an email is added, and has no objects (RFC 8621 §1.5).
+pub(crate) const ALL_TYPES: [&str; TYPES] =
+    ["Mailbox", "Thread", "Email", "EmailDelivery", "Identity", "Quota"];
+const TYPES: usize = 6;
+
+/// The states of one account, in the order of [`ALL_TYPES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TypeStates([u64; TYPES]);
+
+/// States that were read, with the revision of the account before that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Read {
+    revision: Revision,
+    pub(super) states: TypeStates,
+}
+
+impl Read {
+    /// Takes what was read later: two reads may end in the other order. Returns whether a state is another one then.
+    pub(super) fn replace(&mut self, other: Self) -> bool {
+        if other.revision < self.revision {
+            return false;
+        }
+        let before = std::mem::replace(self, other);
+        before.states != self.states
+    }
+}
+
+/// Reads the states of an account.
+pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error> {
+    let records = parts.mail.records();
+    let states = records.states(of).await?;
+    let kinds = [mailbox::KIND, thread::KIND, email::KIND, identity::KIND, account::KIND];
+    let [mailboxes, threads, emails, identities, used] = kinds.map(|kind| states.of(kind).0);
+    let QuotaState(quota) = QuotaState::new(Revision(used), parts.directory.quota_of(of).await?);
+    let found = records.query(of, &Query::new(account::KIND, account::ALL).limit(1)).await?;
+    let found = records.get(of, &Get::small(account::KIND, found.ids)).await?;
+    let found = found.into_iter().flatten().next();
+    let delivered = found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default();
+    let all = TypeStates([mailboxes, threads, emails, delivered, identities, quota]);
+    Ok(Read { revision: states.revision, states: all })
+}
+
+/// A set of types, by their place in [`ALL_TYPES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Types(u8);
+
+impl Types {
+    pub(crate) const ALL: Self = Self(u8::MAX);
+
+    /// The types with these names; others are never pushed.
+    pub(crate) fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let mut types = 0;
+        for name in names {
+            if let Some(at) = ALL_TYPES.iter().position(|known| *known == name) {
+                types |= 1 << at;
+            }
+        }
+        Self(types)
+    }
+
+    fn has(self, at: usize) -> bool {
+        self.0 & 1 << at != 0
+    }
+}
+
+/// All states that a client sees, by account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Visible(pub(crate) Vec<(AccountId, TypeStates)>);
+
+impl Visible {
+    /// As the id of an event and as `pushState`: `a1024:1.2.3.4.5.6;a1025:...`.
+    pub(crate) fn id(&self) -> String {
+        let mut id = String::new();
+        for (at, (account, TypeStates(states))) in self.0.iter().enumerate() {
+            if at > 0 {
+                id.push(';');
+            }
+            id.push_str(&account_id(*account));
+            for (at, state) in states.iter().enumerate() {
+                // Writing to a string can't fail.
+                let _ = write!(id, "{}{state}", if at == 0 { ':' } else { '.' });
+            }
+        }
+        id
+    }
+
+    /// What an id says; a text that is none says nothing, so that all states are newer.
+    pub(crate) fn of_id(id: &str) -> Self {
+        let account = |text: &str| -> Option<(AccountId, TypeStates)> {
+            let (account, states) = text.split_once(':')?;
+            let states: Option<Vec<u64>> = states.split('.').map(|state| state.parse().ok()).collect();
+            Some((read_account_id(account)?, TypeStates(states?.try_into().ok()?)))
+        };
+        let accounts: Option<Vec<_>> = id.split(';').map(account).collect();
+        Self(accounts.unwrap_or_default())
+    }
+
+    /// Whether a type has another state than in `seen`.
+    pub(crate) fn differs(&self, seen: &Self, types: Types) -> bool {
+        self.0.iter().any(|(account, states)| states.changed(seen.of(*account), types).next().is_some())
+    }
+
+    /// Writes `@type` and `changed` of a StateChange: the types that have another state than in `seen` (RFC 8620 §7.1).
+    pub(crate) fn write_change(&self, seen: &Self, types: Types, out: &mut Object<'_>) {
+        out.field("@type", "StateChange");
+        let mut changed = out.object("changed");
+        for (account, states) in &self.0 {
+            let mut of_account = states.changed(seen.of(*account), types).peekable();
+            if of_account.peek().is_none() {
+                continue;
+            }
+            let mut members = changed.object(&account_id(*account));
+            for (name, state) in of_account {
+                members.field(name, &state.to_string());
+            }
+        }
+    }
+
+    fn of(&self, account: AccountId) -> Option<TypeStates> {
+        self.0.iter().find(|(known, _)| *known == account).map(|(_, states)| *states)
+    }
+}
+
+impl TypeStates {
+    /// The types with another state than in `seen`.
+    fn changed(&self, seen: Option<Self>, types: Types) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = ALL_TYPES.into_iter().zip(self.0).enumerate();
+        all.filter(move |(at, (_, state))| {
+            let before = seen.and_then(|seen| seen.0.get(*at).copied());
+            types.has(*at) && before != Some(*state)
+        })
+        .map(|(_, changed)| changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visible() -> Visible {
+        Visible(vec![
+            (AccountId(1024), TypeStates([1, 2, 3, 4, 5, 6])),
+            (AccountId(1025), TypeStates([0; 6])),
+        ])
+    }
+
+    fn change(visible: &Visible, seen: &Visible, types: Types) -> String {
+        let mut out = Vec::new();
+        visible.write_change(seen, types, &mut Object::open(&mut out));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn p2_an_id_is_the_whole_visible_state() {
+        let visible = visible();
+        assert_eq!(visible.id(), "a1024:1.2.3.4.5.6;a1025:0.0.0.0.0.0");
+        assert_eq!(Visible::of_id(&visible.id()), visible);
+        for wrong in ["", "x", "a1024:1", "a1024:1.2.3.4.5.6.7", "a1024:1.2.3.4.5.x", ";"] {
+            assert_eq!(Visible::of_id(wrong), Visible::default(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn p1_a_change_has_the_types_of_each_account_that_changed() {
+        let (new, mut old) = (visible(), visible());
+        assert!(!new.differs(&old, Types::ALL));
+        old.0[0].1.0[2] = 1;
+        old.0[0].1.0[3] = 1;
+        let expected = r#"{"@type":"StateChange","changed":{"a1024":{"Email":"3","EmailDelivery":"4"}}}"#;
+        assert_eq!(change(&new, &old, Types::ALL), expected);
+        let email = Types::of(["Email", "CalendarEvent"]);
+        let expected = r#"{"@type":"StateChange","changed":{"a1024":{"Email":"3"}}}"#;
+        assert_eq!(change(&new, &old, email), expected);
+        assert!(!new.differs(&old, Types::of(["Mailbox"])));
+        assert!(new.differs(&Visible::default(), Types::of(["Mailbox"])));
+    }
+
+    #[test]
+    fn p4_an_older_read_that_ends_later_is_left_out() {
+        let read = |revision, states| Read { revision: Revision(revision), states: TypeStates(states) };
+        let mut shown = Read::default();
+        assert!(shown.replace(read(5, [5, 1, 0, 0, 0, 7])));
+        assert!(!shown.replace(read(4, [4, 1, 0, 0, 0, 6])));
+        assert!(!shown.replace(read(6, [5, 1, 0, 0, 0, 7])), "something else has changed");
+        assert!(shown.replace(read(6, [5, 1, 0, 0, 0, 6])));
+        assert_eq!(shown.states, TypeStates([5, 1, 0, 0, 0, 6]));
+    }
+}

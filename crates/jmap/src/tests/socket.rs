@@ -1,0 +1,241 @@
+//! JMAP over WebSockets, with a client that others have written.
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures_util::{SinkExt, StreamExt};
+use restante_directory::{Access, Operation, State};
+use restante_http::ServerLimits;
+use restante_net::{Limits, Listener, NetMetrics};
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tokio_tungstenite::{
+    WebSocketStream, client_async,
+    tungstenite::{Error, Message, client::IntoClientRequest, http::HeaderValue},
+};
+
+use super::push::change;
+use crate::testing::TestServer;
+
+type Client = WebSocketStream<TcpStream>;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// A server on a port.
+struct Served {
+    server: TestServer,
+    address: SocketAddr,
+}
+
+impl Served {
+    async fn new() -> Self {
+        Self::of(TestServer::new().await).await
+    }
+
+    async fn of(server: TestServer) -> Self {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let metrics = NetMetrics::default().listener("test");
+        let listener = Listener::new(socket, Limits::default(), metrics).unwrap();
+        let address = listener.local_addr();
+        let limits = ServerLimits {
+            header_timeout: LONG,
+            stall_timeout: LONG,
+            requests_max: 50,
+            requests_per_address_max: 50,
+        };
+        tokio::spawn(restante_http::serve(listener, server.router.clone(), limits, std::future::pending()));
+        Self { server, address }
+    }
+
+    async fn connect(&self, protocol: Option<&str>) -> Result<(Client, Option<String>), Error> {
+        let mut request = format!("ws://{}/jmap/ws", self.address).into_client_request().unwrap();
+        let bearer = format!("Bearer {}", self.server.alice.token);
+        request.headers_mut().insert("authorization", HeaderValue::from_str(&bearer).unwrap());
+        if let Some(protocol) = protocol {
+            request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_str(protocol).unwrap());
+        }
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (client, response) = client_async(request, stream).await?;
+        let echoed = response.headers().get("sec-websocket-protocol");
+        Ok((client, echoed.map(|value| value.to_str().unwrap().to_owned())))
+    }
+
+    async fn client(&self) -> Client {
+        self.connect(Some("jmap")).await.unwrap().0
+    }
+}
+
+async fn send(client: &mut Client, message: Value) {
+    client.send(Message::Text(message.to_string().into())).await.unwrap();
+}
+
+async fn next(client: &mut Client) -> Value {
+    match timeout(PATIENCE, client.next()).await.unwrap().unwrap().unwrap() {
+        Message::Text(text) => serde_json::from_str(&text).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn close_code(client: &mut Client) -> u16 {
+    loop {
+        match timeout(PATIENCE, client.next()).await.unwrap().unwrap().unwrap() {
+            Message::Close(Some(frame)) => return frame.code.into(),
+            Message::Close(None) => return 0,
+            _ => {}
+        }
+    }
+}
+
+fn echo(id: &str) -> Value {
+    json!({"@type": "Request", "id": id, "using": ["urn:ietf:params:jmap:core"], "methodCalls": [["Core/echo", {"a": 1}, "c"]]})
+}
+
+#[tokio::test]
+async fn p3_the_sub_protocol_is_offered_and_echoed() {
+    let served = Served::new().await;
+    assert_eq!(served.connect(Some("jmap")).await.unwrap().1.as_deref(), Some("jmap"));
+    assert_eq!(served.connect(Some("other, jmap")).await.unwrap().1.as_deref(), Some("jmap"));
+    for wrong in [None, Some("other")] {
+        let Err(Error::Http(response)) = served.connect(wrong).await else { panic!("{wrong:?}") };
+        assert_eq!(response.status(), 400);
+    }
+}
+
+#[tokio::test]
+async fn p3_requests_are_answered_with_their_id() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    send(&mut client, echo("R1")).await;
+    let answer = next(&mut client).await;
+    assert_eq!((&answer["@type"], &answer["requestId"]), (&json!("Response"), &json!("R1")));
+    assert_eq!(answer["methodResponses"], json!([["Core/echo", {"a": 1}, "c"]]));
+    assert!(answer["sessionState"].is_string());
+    let mut unnamed = echo("x");
+    unnamed.as_object_mut().unwrap().remove("id");
+    send(&mut client, unnamed).await;
+    assert_eq!(next(&mut client).await.get("requestId"), None);
+}
+
+#[tokio::test]
+async fn p3_errors_of_requests_leave_the_socket_open() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    client.send(Message::Text("{\"@type\":".into())).await.unwrap();
+    let error = next(&mut client).await;
+    let expected = json!({"@type": "RequestError", "requestId": null, "type": "urn:ietf:params:jmap:error:notJSON", "status": 400,
+        "detail": error["detail"]});
+    assert_eq!(error, expected);
+    for (message, id, kind) in [
+        (json!({"@type": "Request", "id": "R2", "using": []}), json!("R2"), "notRequest"),
+        (
+            json!({"@type": "Request", "id": "R3", "using": ["x"], "methodCalls": []}),
+            json!("R3"),
+            "unknownCapability",
+        ),
+        (json!({"@type": "Request", "id": 1, "using": [], "methodCalls": []}), Value::Null, "notRequest"),
+        (json!({"@type": "Other", "id": "R4"}), json!("R4"), "notRequest"),
+        (json!([]), Value::Null, "notRequest"),
+        (json!({"@type": "WebSocketPushEnable", "dataTypes": "Email"}), Value::Null, "notRequest"),
+    ] {
+        send(&mut client, message.clone()).await;
+        let error = next(&mut client).await;
+        assert_eq!((&error["@type"], &error["requestId"]), (&json!("RequestError"), &id), "{message}");
+        assert_eq!(error["type"], format!("urn:ietf:params:jmap:error:{kind}"), "{message}");
+    }
+    send(&mut client, echo("R5")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R5");
+}
+
+#[tokio::test]
+async fn p3_binary_data_closes_with_1003_and_too_long_messages_with_1009() {
+    let config = crate::JmapConfig {
+        request_bytes_max: restante_core::nonzero!(1_000),
+        ..crate::JmapConfig::default()
+    };
+    let served = Served::of(TestServer::with(config).await).await;
+    let mut client = served.client().await;
+    client.send(Message::Binary(vec![1].into())).await.unwrap();
+    assert_eq!(close_code(&mut client).await, 1003);
+    let mut client = served.client().await;
+    client.send(Message::Text("x".repeat(1_001).into())).await.unwrap();
+    assert_eq!(close_code(&mut client).await, 1009);
+}
+
+#[tokio::test]
+async fn p3_changes_are_pushed_while_enabled() {
+    let served = Served::new().await;
+    let (server, id) = (&served.server, &served.server.alice.id);
+    let mut client = served.client().await;
+    send(&mut client, json!({"@type": "WebSocketPushEnable", "dataTypes": null})).await;
+    send(&mut client, echo("R1")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R1", "push is enabled when this is answered");
+    let revision = change(server, server.alice.account).await;
+    let pushed = next(&mut client).await;
+    assert_eq!(pushed["changed"], json!({id: {"Mailbox": revision.to_string()}}));
+    let state = pushed["pushState"].clone();
+    send(&mut client, json!({"@type": "WebSocketPushDisable"})).await;
+    send(&mut client, echo("R2")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R2");
+    let missed = change(server, server.alice.account).await;
+    send(&mut client, echo("R3")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R3", "nothing is pushed");
+    // With the state that was seen, what was missed comes at once.
+    send(&mut client, json!({"@type": "WebSocketPushEnable", "dataTypes": ["Mailbox"], "pushState": state}))
+        .await;
+    let pushed = next(&mut client).await;
+    assert_eq!(
+        (&pushed["@type"], &pushed["changed"]),
+        (&json!("StateChange"), &json!({id: {"Mailbox": missed.to_string()}}))
+    );
+}
+
+#[tokio::test]
+async fn q5_requests_of_sockets_count_with_those_over_http() {
+    let config = crate::JmapConfig {
+        requests_per_user_max: restante_core::nonzero!(1),
+        ..crate::JmapConfig::default()
+    };
+    let served = Served::of(TestServer::with(config).await).await;
+    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+    let waiting = futures_util::stream::once(async move {
+        let _ = receiver.await;
+        Ok::<_, std::io::Error>(r#"{"using":[],"methodCalls":[]}"#)
+    });
+    let over_http = served.server.post(&served.server.alice, axum::body::Body::from_stream(waiting));
+    let over_socket = async {
+        let mut client = served.client().await;
+        send(&mut client, echo("R1")).await;
+        let error = next(&mut client).await;
+        assert_eq!((&error["requestId"], &error["limit"]), (&json!("R1"), &json!("maxConcurrentRequests")));
+        sender.send(()).unwrap();
+    };
+    let (answered, ()) = tokio::join!(over_http, over_socket);
+    assert_eq!(answered.0, 200);
+}
+
+#[tokio::test]
+async fn p3_revoked_credentials_and_grants_close_with_1008() {
+    let served = Served::new().await;
+    let server = &served.server;
+    server.grant(&server.bob, &server.alice, Access::Write).await;
+    let mut with_grant = served.client().await;
+    server.grant(&server.bob, &server.alice, Access::Read).await;
+    assert_eq!(close_code(&mut with_grant).await, 1008);
+    let mut client = served.client().await;
+    let address = server.alice.address.clone();
+    server.operate(Operation::SetState { address, state: State::Disabled }).await;
+    assert_eq!(close_code(&mut client).await, 1008);
+}
+
+#[tokio::test]
+async fn p3_sockets_are_closed_when_the_door_closes() {
+    let served = Served::new().await;
+    let mut client = served.client().await;
+    send(&mut client, echo("R1")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R1");
+    restante_operate::Door::close(&served.server.door).await;
+    assert_eq!(close_code(&mut client).await, 1001);
+}
