@@ -14,6 +14,7 @@ mod engines;
 mod history;
 mod http;
 mod ingest;
+mod jmap;
 mod location;
 mod machine;
 mod measure;
@@ -43,6 +44,7 @@ pub use directory::DirectoryArgs;
 pub use engines::EnginesArgs;
 pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
+pub use jmap::JmapArgs;
 pub use machine::Machine;
 pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
@@ -138,6 +140,13 @@ pub enum BenchCommand {
     /// and with ones that are remembered; tries many wrong passwords at once and counts the processors that takes. Takes a minute
     /// or two and 300 MB of disk.
     Directory(DirectoryArgs),
+    /// Read and change mail by JMAP, deliver it by LMTP
+    ///
+    /// Writes inboxes of 1,000 and 100,000 emails that are generated from a seed, starts `restante serve` on them, and lets clients ask for
+    /// pages of the inbox, threads, mailboxes, changes and words, set keywords, and deliver mail of 4 KB: requests a second, times, processor
+    /// time of server and clients, bytes on disk beyond the raw messages, memory. Figures of Cyrus and James stand beside them.
+    /// Name a folder on the disk you mean with --data. Takes a few minutes and 1.5 GB of disk; --emails chooses other inboxes.
+    Jmap(JmapArgs),
     /// Judge the engines that you run: are they as fast as they should be, and set up safely?
     ///
     /// Measures each engine that is named by a flag or by the environment, with what restante asks of it; compares with published
@@ -175,6 +184,7 @@ async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Sessions(args) => sessions::run(&args).await,
         BenchCommand::Records(args) => records::run(&args).await,
         BenchCommand::Directory(args) => directory::run(&args).await,
+        BenchCommand::Jmap(args) => jmap::run(&args).await,
         BenchCommand::Engines(args) => engines::run(&args).await,
     }
 }

@@ -97,6 +97,11 @@ impl Server {
         Ok(self.child.try_wait()?.is_none())
     }
 
+    /// The number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn private_memory(&self) -> Option<u64> {
         private_memory(&self.child.id().to_string())
     }

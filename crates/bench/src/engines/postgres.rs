@@ -40,6 +40,7 @@ const CONNECTIONS: usize = 64;
 /// Connects to the PostgreSQL that is named.
 pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn Engine>>> {
     let Some(url) = target::named(args.postgres.as_ref(), VARIABLE) else { return Ok(None) };
+    let url = with_authority(url, args.ca_file.as_deref());
     let EngineUrl::Postgres(url) = url.parse()? else {
         bail!("--postgres takes postgres://<user>@<host>/<database>");
     };
@@ -51,6 +52,20 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
     let (client, _) = open(&options).await?;
     let schema = target::fresh_name();
     Ok(Some(Box::new(Postgres { options: Arc::new(options), client, schema })))
+}
+
+/// The URL with the certificate authority of `--ca-file`, unless it names one itself.
+fn with_authority(url: String, ca_file: Option<&Path>) -> String {
+    let Some(file) = ca_file.filter(|_| !url.contains("sslrootcert=")) else { return url };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let encoded: String = file
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .map(|&byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}sslrootcert={encoded}")
 }
 
 /// Opens a connection; notifications come out of the other end.
@@ -361,5 +376,14 @@ mod tests {
             assert_eq!(of("on"), Judgement::Safe, "{name}");
         }
         assert!(matches!(judge_setting("max_connections", "100".into()).judgement, Judgement::Costly { .. }));
+    }
+
+    #[test]
+    fn the_authority_of_the_flag_is_that_of_the_url() {
+        let with = |url: &str| with_authority(url.to_owned(), Some(Path::new("/etc/my ca.pem")));
+        assert_eq!(with("postgres://h/d"), "postgres://h/d?sslrootcert=/etc/my%20ca.pem");
+        assert_eq!(with("postgres://h/d?a=b"), "postgres://h/d?a=b&sslrootcert=/etc/my%20ca.pem");
+        assert_eq!(with("postgres://h/d?sslrootcert=x"), "postgres://h/d?sslrootcert=x");
+        assert_eq!(with_authority("postgres://h/d".to_owned(), None), "postgres://h/d");
     }
 }

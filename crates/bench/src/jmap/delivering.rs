@@ -1,0 +1,128 @@
+//! Delivery by LMTP.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
+
+use super::{corpus::Corpus, load::Client};
+use crate::random::Random;
+
+/// Bytes of an email.
+pub(super) const MAIL_BYTES: usize = 4_096;
+const TEXTS: u64 = 64;
+
+/// What is delivered to whom. No two emails are equal, which would be stored once.
+pub(super) struct Post {
+    corpus: Corpus,
+    texts: Vec<String>,
+    recipients: Vec<String>,
+    next: AtomicU64,
+}
+
+impl Post {
+    pub(super) fn new(corpus: Corpus, recipients: Vec<String>) -> Self {
+        Self { corpus, texts: corpus.texts(TEXTS, MAIL_BYTES), recipients, next: AtomicU64::new(0) }
+    }
+}
+
+/// A mail server that delivers over one connection.
+pub(super) struct Sender {
+    replies: BufReader<OwnedReadHalf>,
+    commands: OwnedWriteHalf,
+    post: Arc<Post>,
+    random: Random,
+    line: String,
+}
+
+/// Connections of mail servers.
+pub(super) async fn senders(
+    address: SocketAddr,
+    post: &Arc<Post>,
+    count: u64,
+) -> anyhow::Result<Vec<Sender>> {
+    let mut senders = Vec::new();
+    for number in 0..count {
+        let stream =
+            TcpStream::connect(address).await.with_context(|| format!("can't connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        let (replies, commands) = stream.into_split();
+        let (replies, line) = (BufReader::new(replies), String::new());
+        let random = post.corpus.terms(number);
+        let mut sender = Sender { replies, commands, post: post.clone(), random, line };
+        sender.expect("220").await?;
+        sender.commands.write_all(b"LHLO client.example\r\n").await?;
+        sender.expect("250").await?;
+        senders.push(sender);
+    }
+    Ok(senders)
+}
+
+impl Client for Sender {
+    /// Commands that may be pipelined are (RFC 2920), as mail servers do.
+    async fn once(&mut self) -> anyhow::Result<Duration> {
+        let number = self.post.next.fetch_add(1, Ordering::Relaxed);
+        let recipient = self.random.below(self.post.recipients.len() as u64) as usize;
+        let recipient = self.post.recipients.get(recipient).context("there are no recipients")?;
+        let commands = format!("MAIL FROM:<bench@example.net>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n");
+        let mut mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
+        mail.push_str("\r\n.\r\n");
+        let begun = Instant::now();
+        self.commands.write_all(commands.as_bytes()).await?;
+        for code in ["250", "250", "354"] {
+            self.expect(code).await?;
+        }
+        self.commands.write_all(mail.as_bytes()).await?;
+        self.expect("250").await?;
+        Ok(begun.elapsed())
+    }
+}
+
+impl Sender {
+    /// Reads a reply, which has this code.
+    async fn expect(&mut self, code: &str) -> anyhow::Result<()> {
+        loop {
+            self.line.clear();
+            let bytes = self.replies.read_line(&mut self.line).await?;
+            ensure!(bytes > 0, "the server closed the connection where {code} was expected");
+            ensure!(self.line.starts_with(code), "expected {code}, got: {}", self.line.trim_end());
+            if self.line.as_bytes().get(code.len()) != Some(&b'-') {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Appends of an email a second to a file in the folder, each synced.
+pub(super) fn syncs_per_second(folder: &Path, patience: Duration) -> io::Result<f64> {
+    let path = folder.join("sync-probe");
+    let mut bytes = [0; MAIL_BYTES];
+    Random::new(0, 0).fill(&mut bytes);
+    let mut file = File::create(&path)?;
+    let begun = Instant::now();
+    let mut syncs = 0;
+    while syncs == 0 || begun.elapsed() < patience {
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        syncs += 1;
+    }
+    let per_second = f64::from(syncs) / begun.elapsed().as_secs_f64();
+    std::fs::remove_file(path)?;
+    Ok(per_second)
+}

@@ -1,0 +1,220 @@
+//! Accounts and emails, written to the stores before the server starts.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use restante_core::SystemClock;
+use restante_directory::{
+    Actor, Answer, Directory, DirectoryConfig, DirectoryMetrics, Domain, NewToken, Operation, Role, Scope,
+};
+use restante_mail::{
+    Mail, MailConfig, MailMetrics, MailboxSet, NewEmail, NewMailbox, Parent, Role as MailboxRole,
+    StoredMessage, message,
+};
+use restante_records::{AccountId, Schema};
+
+use super::corpus::Corpus;
+use crate::progress;
+
+/// Emails that are stored at once, so that their commits and syncs are shared.
+const BATCH: u64 = 256;
+const DOMAIN: &str = "example.org";
+
+/// Where the stores are.
+pub(super) struct Folders {
+    pub(super) records: PathBuf,
+    pub(super) blobs: PathBuf,
+    pub(super) search: PathBuf,
+}
+
+impl Folders {
+    pub(super) fn below(folder: &Path) -> Self {
+        Self { records: folder.join("records"), blobs: folder.join("blobs"), search: folder.join("search") }
+    }
+}
+
+/// What is to be written.
+pub(super) struct Plan {
+    pub(super) corpus: Corpus,
+    /// Emails in the inbox of an account each.
+    pub(super) inboxes: Vec<u64>,
+    /// Mailboxes of an account each.
+    pub(super) mailboxes: Vec<u64>,
+    /// Accounts that mail is delivered to.
+    pub(super) recipients: u64,
+}
+
+/// An account whose user reads its mail.
+pub(super) struct User {
+    /// Emails in its inbox.
+    pub(super) emails: u64,
+    pub(super) mailboxes: u64,
+    pub(super) token: String,
+}
+
+/// What was written.
+pub(super) struct Filled {
+    pub(super) inboxes: Vec<User>,
+    /// Accounts with many mailboxes.
+    pub(super) mailboxes: Vec<User>,
+    /// Addresses.
+    pub(super) recipients: Vec<String>,
+    /// Emails of all inboxes.
+    pub(super) emails: u64,
+    /// Bytes of their raw messages.
+    pub(super) raw_bytes: u64,
+    /// Bytes on disk after closing.
+    pub(super) records_bytes: u64,
+    pub(super) blobs_bytes: u64,
+}
+
+/// Makes the stores, accounts and emails, and closes the stores.
+pub(super) async fn fill(folders: &Folders, plan: &Plan) -> anyhow::Result<Filled> {
+    let kinds = restante_mail::kinds().into_iter().chain(restante_directory::kinds());
+    let url = restante_records::EngineUrl::Lmdb(folders.records.clone());
+    let schema = Schema::new(kinds.collect())?;
+    let records = restante_records::open(restante_records::Config::new(url, schema)).await?;
+    let url = restante_blobs::EngineUrl::Files(folders.blobs.clone());
+    let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await?;
+    let clock = Arc::new(SystemClock);
+    let (config, metrics) = (DirectoryConfig::default(), DirectoryMetrics::default());
+    let (directory, _) = Directory::open(&records, config, clock.clone(), metrics).await?;
+    let (config, metrics) = (MailConfig::default(), MailMetrics::default());
+    let mail = Mail::new(records.records.clone(), blobs.blobs.clone(), clock, config, metrics);
+    let mut filling = Filling { directory, mail, corpus: plan.corpus, raw_bytes: 0 };
+    let filled = filling.all(plan).await;
+    drop(filling);
+    records.upkeep.close().await?;
+    blobs.upkeep.close().await?;
+    let (records_bytes, blobs_bytes) = (disk_bytes(&folders.records)?, disk_bytes(&folders.blobs)?);
+    Ok(Filled { records_bytes, blobs_bytes, ..filled? })
+}
+
+struct Filling {
+    directory: Directory,
+    mail: Mail,
+    corpus: Corpus,
+    raw_bytes: u64,
+}
+
+impl Filling {
+    async fn all(&mut self, plan: &Plan) -> anyhow::Result<Filled> {
+        let domain: Domain = DOMAIN.parse()?;
+        self.operate(Operation::AddDomain { domain, separator: None, catch_all: None }).await?;
+        let mut inboxes = Vec::new();
+        for &emails in &plan.inboxes {
+            let (account, user) = self.user(&format!("inbox{emails}")).await?;
+            self.fill_inbox(account, emails).await?;
+            inboxes.push(User { emails, ..user });
+        }
+        let mut mailboxes = Vec::new();
+        for &count in &plan.mailboxes {
+            let (account, user) = self.user(&format!("mailboxes{count}")).await?;
+            self.make_mailboxes(account, count).await?;
+            mailboxes.push(User { mailboxes: count, ..user });
+        }
+        let mut recipients = Vec::new();
+        for number in 0..plan.recipients {
+            let address = format!("recipient{number}@{DOMAIN}");
+            self.add(&address).await?;
+            recipients.push(address);
+        }
+        let (emails, raw_bytes) = (plan.inboxes.iter().sum(), self.raw_bytes);
+        Ok(Filled { inboxes, mailboxes, recipients, emails, raw_bytes, records_bytes: 0, blobs_bytes: 0 })
+    }
+
+    async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
+        Ok(self.directory.operate(&Actor("restante bench".to_owned()), operation).await?)
+    }
+
+    async fn add(&self, address: &str) -> anyhow::Result<AccountId> {
+        let address = address.parse()?;
+        let add = Operation::AddAccount { address, password: None, role: Role::User, quota_bytes: None };
+        match self.operate(add).await? {
+            Answer::Password { account: Some(number), .. } => Ok(AccountId(number)),
+            _ => bail!("a new account has no number"),
+        }
+    }
+
+    /// An account with a token.
+    async fn user(&self, name: &str) -> anyhow::Result<(AccountId, User)> {
+        let address = format!("{name}@{DOMAIN}");
+        let account = self.add(&address).await?;
+        self.mail.prepare(account).await?;
+        let token = NewToken { name: "bench".to_owned(), scopes: vec![Scope::Mail], expires_in: None };
+        let create = Operation::CreateToken { address: address.parse()?, token };
+        let Answer::Token { token, .. } = self.operate(create).await? else { bail!("no token was made") };
+        let mailboxes = self.mail.mailboxes(account).await?.0.len() as u64;
+        Ok((account, User { emails: 0, mailboxes, token }))
+    }
+
+    async fn fill_inbox(&mut self, account: AccountId, emails: u64) -> anyhow::Result<()> {
+        let (mailboxes, _) = self.mail.mailboxes(account).await?;
+        let inbox = mailboxes.iter().find(|mailbox| mailbox.role == Some(MailboxRole::Inbox));
+        let inbox = inbox.context("a new account has no inbox")?.id;
+        let bar = progress::bar("storing emails", emails);
+        for first in (0..emails).step_by(BATCH as usize) {
+            let numbers = first..emails.min(first + BATCH);
+            let stored = try_join_all(numbers.clone().map(|n| self.store(n))).await?;
+            let creates = numbers.clone().zip(stored).map(|(n, message)| {
+                self.raw_bytes += message.size;
+                let email = NewEmail {
+                    if_in_state: None,
+                    message,
+                    mailboxes: vec![inbox],
+                    keywords: self.corpus.keywords(n),
+                    received: Corpus::received(n),
+                    quota: None,
+                };
+                self.mail.create_email(account, email)
+            });
+            try_join_all(creates.collect::<Vec<_>>()).await?;
+            bar.inc(numbers.end - numbers.start);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    async fn store(&self, n: u64) -> anyhow::Result<StoredMessage> {
+        let raw = Bytes::from(self.corpus.email(n));
+        let put = self.mail.blobs().put(&mut raw.clone()).await?;
+        Ok(StoredMessage::new(&message::read(&raw), put.id))
+    }
+
+    /// Adds mailboxes to those that every account has.
+    async fn make_mailboxes(&self, account: AccountId, count: u64) -> anyhow::Result<()> {
+        let there = self.mail.mailboxes(account).await?.0.len() as u64;
+        let create = (there..count).map(|number| NewMailbox {
+            name: format!("Folder {number}"),
+            parent: Parent::Top,
+            role: None,
+            sort_order: number as u32,
+            is_subscribed: true,
+        });
+        let set = MailboxSet { create: create.collect(), ..MailboxSet::default() };
+        let outcome = self.mail.set_mailboxes(account, set).await?;
+        for created in outcome.created {
+            created?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that the files below a folder take on disk.
+pub(super) fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
+    const BLOCK_BYTES: u64 = 512; // the unit of st_blocks, whatever the file system's is
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))? {
+        let entry = entry?;
+        let facts = entry.metadata()?;
+        bytes += if facts.is_dir() { disk_bytes(&entry.path())? } else { facts.blocks() * BLOCK_BYTES };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,316 @@
+//! Mail under load: JMAP and LMTP, by clients on the same machine.
+
+mod caller;
+mod corpus;
+mod delivering;
+mod fill;
+mod load;
+mod present;
+mod reading;
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use restante_archive::EngineUrl;
+use serde::Serialize;
+
+use crate::{
+    args::{CommonArgs, OutputArgs, Sizes},
+    machine::{Machine, resident_memory},
+    measure::rounded,
+    report::Report,
+    scrape::Scrape,
+    server::{self, Server, Settings},
+    store::work_folder,
+};
+use corpus::Corpus;
+use delivering::{Post, senders, syncs_per_second};
+use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
+use load::{Client, Load};
+use present::{Measured, Sizing};
+use reading::{Op, readers};
+
+/// The size of the inbox that most goals are set for.
+const EMAILS: u64 = 100_000;
+const EMAILS_QUICK: [u64; 2] = [50, 300];
+const MAILBOXES: [u64; 2] = [20, 500];
+const RECIPIENTS: u64 = 100;
+const RECIPIENTS_QUICK: u64 = 10;
+/// Connections of readers, of clients that change keywords and of mail servers, and idle ones while memory is measured.
+const READERS: u64 = 16;
+const WRITERS: u64 = 64;
+const IDLE: u64 = 100;
+const QUICK_CONNECTIONS: u64 = 4;
+const LENGTH: Duration = Duration::from_secs(5);
+const QUICK: Duration = Duration::from_millis(200);
+/// How long the disk alone is measured, before and after one connection delivers.
+const PROBE: Duration = Duration::from_secs(1);
+/// The time limit for the search index to have all emails.
+const INDEXING_MAX: Duration = Duration::from_secs(1_800);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Flags of `bench jmap`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  restante bench jmap --html jmap.html
+  restante bench jmap --emails 1000,100000,1000000 --data /var/lib/restante
+  restante bench jmap --quick")]
+pub struct JmapArgs {
+    /// Emails in the inboxes, one inbox for each number
+    #[arg(long, value_name = "N,N", default_value = "1000,100000")]
+    pub emails: Sizes,
+    /// Seed of the emails
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Program to run as the server; by default this one
+    #[arg(long, value_name = "FILE")]
+    pub server: Option<PathBuf>,
+    /// Where files and results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A row of JSON: a load.
+#[derive(Clone, Debug, Serialize)]
+struct LoadRow {
+    op: String,
+    /// Emails in the account, or of all accounts where mail is delivered.
+    emails: u64,
+    connections: u64,
+    requests: u64,
+    per_s: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// Processor time of the server, and of the clients, by requests.
+    server_cpu_us: Option<f64>,
+    client_cpu_us: Option<f64>,
+}
+
+/// A row of JSON: another figure.
+#[derive(Clone, Debug, Serialize)]
+struct FigureRow {
+    op: &'static str,
+    emails: u64,
+    value: f64,
+    unit: &'static str,
+}
+
+/// Runs the bench and delivers its report.
+pub(crate) async fn run(args: &JmapArgs) -> anyhow::Result<()> {
+    measure(args).await?.deliver(&args.output.common(args.seed))
+}
+
+async fn measure(args: &JmapArgs) -> anyhow::Result<Report> {
+    let common = args.output.common(args.seed);
+    let folder = work_folder(&common)?;
+    let corpus = Corpus { seed: args.seed };
+    let plan = Plan {
+        corpus,
+        inboxes: common.pick(args.emails.0.clone(), EMAILS_QUICK.to_vec()),
+        mailboxes: MAILBOXES.to_vec(),
+        recipients: common.pick(RECIPIENTS, RECIPIENTS_QUICK),
+    };
+    let title = "Mail: JMAP and LMTP, durable, in records of the engine lmdb and blobs of the engine files; clients on this machine.";
+    let mut report = Report::new("jmap", title, Machine::look(folder.path()));
+    let folders = Folders::below(folder.path());
+    let filled = fill(&folders, &plan).await?;
+    let program = server::program(args.server.as_deref())?;
+    let mail_server = MailServer::start(&program, folder.path(), &folders).await?;
+    let bench = Bench { mail_server, corpus, common, folder: folder.path() };
+    let mut measured = bench.measure(&filled).await?;
+    bench.mail_server.server.stop().await?;
+    measured.figures.extend(on_disk(&filled, disk_bytes(&folders.search)?));
+    let sizing = Sizing { main: main_inbox(&filled)?.emails, set_for: EMAILS };
+    present::present(&measured, sizing, &mut report)?;
+    report.note_debug_build();
+    report.note_quick(args.output.quick);
+    Ok(report)
+}
+
+/// The inbox of the size that goals are set for, or the largest.
+fn main_inbox(filled: &Filled) -> anyhow::Result<&User> {
+    let of_size = filled.inboxes.iter().find(|user| user.emails == EMAILS);
+    of_size.or(filled.inboxes.last()).context("there is no inbox")
+}
+
+/// Kilobytes of an email on disk beyond its raw message, and in the search index.
+fn on_disk(filled: &Filled, search_bytes: u64) -> [FigureRow; 2] {
+    let emails = filled.emails;
+    let beyond = (filled.records_bytes + filled.blobs_bytes) as f64 - filled.raw_bytes as f64;
+    let row = |op, bytes: f64| FigureRow {
+        op,
+        emails,
+        value: rounded(bytes / 1e3 / emails.max(1) as f64),
+        unit: "kB",
+    };
+    [row("disk_beyond_raw", beyond), row("disk_search", search_bytes as f64)]
+}
+
+/// A server with the doors of mail.
+struct MailServer {
+    server: Server,
+    jmap: SocketAddr,
+    lmtp: SocketAddr,
+}
+
+impl MailServer {
+    async fn start(program: &Path, folder: &Path, folders: &Folders) -> anyhow::Result<Self> {
+        let [jmap, lmtp] = free_addresses()?;
+        let flags = [
+            ("--jmap-listen", jmap.to_string()),
+            ("--lmtp-listen", lmtp.to_string()),
+            ("--records", format!("lmdb:{}", folders.records.display())),
+            ("--blobs", format!("files:{}", folders.blobs.display())),
+            ("--search", format!("tantivy:{}", folders.search.display())),
+        ];
+        let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        let variables = vec![
+            // All connections of a load are of one user.
+            ("RESTANTE_JMAP__REQUESTS_PER_USER_MAX", "128".to_owned()),
+            // The metrics are asked for where REST is.
+            ("RESTANTE_OPERATE__LISTEN", String::new()),
+        ];
+        let settings = Settings { flags, variables };
+        let server = Server::start_with(program, &EngineUrl::Memory, folder, "server", &settings).await?;
+        Ok(Self { server, jmap, lmtp })
+    }
+}
+
+/// Addresses whose ports are free now.
+fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
+    let bind = || TcpListener::bind("127.0.0.1:0");
+    let (one, other) = (bind()?, bind()?);
+    Ok([one.local_addr()?, other.local_addr()?])
+}
+
+struct Bench<'a> {
+    mail_server: MailServer,
+    corpus: Corpus,
+    common: CommonArgs,
+    folder: &'a Path,
+}
+
+impl Bench<'_> {
+    async fn measure(&self, filled: &Filled) -> anyhow::Result<Measured> {
+        let mut measured = Measured::default();
+        let indexing = self.wait_for_index(filled.emails).await?;
+        measured.figure("index_all", filled.emails, indexing.as_secs_f64(), "s");
+        for user in &filled.inboxes {
+            self.read(&mut measured, user, Op::Query20).await?;
+        }
+        let main = main_inbox(filled)?;
+        for op in [Op::ThreadChain, Op::Changes, Op::Text, Op::Flag] {
+            self.read(&mut measured, main, op).await?;
+        }
+        for user in &filled.mailboxes {
+            self.read(&mut measured, user, Op::Mailboxes).await?;
+        }
+        self.memory(&mut measured, main).await?;
+        self.deliver(&mut measured, filled).await?;
+        Ok(measured)
+    }
+
+    fn connections(&self, real: u64) -> u64 {
+        self.common.pick(real, QUICK_CONNECTIONS)
+    }
+
+    async fn run<C: Client>(&self, clients: Vec<C>) -> anyhow::Result<Load> {
+        load::run(&self.mail_server.server, clients, self.common.pick(LENGTH, QUICK)).await
+    }
+
+    /// Waits until the search index has all emails, which would cost processor time under load.
+    async fn wait_for_index(&self, emails: u64) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        while Scrape::of(self.mail_server.server.address).await?.sum("restante_indexer_emails_total") < emails
+        {
+            ensure!(begun.elapsed() < INDEXING_MAX, "the search index did not take all emails");
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    async fn read(&self, measured: &mut Measured, user: &User, op: Op) -> anyhow::Result<()> {
+        let count = self.connections(if op == Op::Flag { WRITERS } else { READERS });
+        let name = match op {
+            Op::Mailboxes => format!("{}_{}", op.name(), user.mailboxes),
+            _ => op.name().to_owned(),
+        };
+        let clients = readers(self.mail_server.jmap, user, op, self.corpus, count).await?;
+        let load = self.run(clients).await.with_context(|| format!("{name} failed"))?;
+        measured.load(name, user.emails, load);
+        Ok(())
+    }
+
+    /// The server's memory with connections that have each asked once.
+    async fn memory(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
+        let mut clients =
+            readers(self.mail_server.jmap, user, Op::Query20, self.corpus, self.connections(IDLE)).await?;
+        for client in &mut clients {
+            client.once().await?;
+        }
+        let server = &self.mail_server.server;
+        let resident = resident_memory(&server.id().to_string());
+        for (op, bytes) in [("memory_private", server.private_memory()), ("memory_resident", resident)] {
+            if let Some(bytes) = bytes {
+                measured.figure(op, user.emails, bytes as f64 / 1e6, "MB");
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers over many connections, and over one beside the disk alone.
+    async fn deliver(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
+        let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
+        let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
+        let load = self.run(clients).await.context("deliveries failed")?;
+        measured.load("lmtp".to_owned(), 0, load);
+        let before = self.probe().await?;
+        let clients = senders(self.mail_server.lmtp, &post, 1).await?;
+        let load = self.run(clients).await.context("deliveries over one connection failed")?;
+        measured.load("lmtp_one".to_owned(), 0, load);
+        measured.figure("fdatasync", 0, f64::midpoint(before, self.probe().await?), "/s");
+        Ok(())
+    }
+
+    /// Syncs a second of the disk alone.
+    async fn probe(&self) -> anyhow::Result<f64> {
+        let (folder, patience) = (self.folder.to_owned(), self.common.pick(PROBE, QUICK));
+        let probe = tokio::task::spawn_blocking(move || syncs_per_second(&folder, patience));
+        probe.await?.context("can't measure the disk")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn stores_that_were_filled_hold_what_was_planned() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders::below(folder.path());
+        let corpus = Corpus { seed: 1 };
+        let plan = Plan { corpus, inboxes: vec![3, 300], mailboxes: vec![20], recipients: 2 };
+        let filled = fill(&folders, &plan).await.unwrap();
+        let counts: Vec<_> = filled.inboxes.iter().map(|user| (user.emails, user.mailboxes)).collect();
+        assert_eq!(counts, [(3, 6), (300, 6)]);
+        assert_eq!((filled.emails, filled.recipients.len(), filled.mailboxes[0].mailboxes), (303, 2, 20));
+        let raw: usize = (0..3).chain(0..300).map(|n| corpus.email(n).len()).sum();
+        assert_eq!(filled.raw_bytes, raw as u64);
+        assert!(filled.records_bytes > 0 && filled.blobs_bytes > 0);
+        assert_eq!(
+            main_inbox(&filled).unwrap().emails,
+            300,
+            "the largest, where none has the size of the goals"
+        );
+
+        let [beyond, search] = on_disk(&filled, 303_000);
+        let expected = (filled.records_bytes + filled.blobs_bytes) as f64 - raw as f64;
+        assert!((beyond.value - expected / 303_000.0).abs() < 1e-6);
+        assert_eq!((search.value, search.unit), (1.0, "kB"));
+    }
+}
