@@ -32,7 +32,7 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
-	--locked --test power_cut
+	--package restante-search --locked --test power_cut
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
 
 data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release
@@ -45,7 +45,7 @@ loom: toolchain ## Try every order in which readers and writers of the session t
 	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $(TARGET_DIR)/loom --locked $(if $(ALL),-- --include-ignored)
 	@$(LOOM_SUM) >$(LOOM_PASSED)
 
-interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or CLIENTS=go for one of them)
+interop: toolchain ## Let js-waku, go-waku and clients of mail talk to the server (CLIENTS=js, go or mail for one of them)
 	tests/interop/run $(CLIENTS)
 
 console: toolchain ## Use the console page in headless Chromium; its pictures go to console/ in the target folder

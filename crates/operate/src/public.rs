@@ -1,7 +1,7 @@
 //! The listener for the users of mail and chat: its settings, and its URL.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     num::NonZero,
     str::FromStr,
 };
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublicConfig {
-    /// Where it listens: one address or a list. It is closed while no door has routes on it.
+    /// Where it listens: one address or a list; none by default. It is closed while no door has routes on it.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<SocketAddr>,
     /// The URL by which clients reach it.
@@ -36,7 +36,7 @@ pub struct PublicConfig {
 impl Default for PublicConfig {
     fn default() -> Self {
         Self {
-            listen: vec![(Ipv4Addr::LOCALHOST, 8647).into()],
+            listen: Vec::new(),
             url: PublicUrl::default(),
             tls: false,
             proxies: Vec::new(),

@@ -4,5 +4,6 @@
 
 mod features;
 mod imports;
+mod mail_rules;
 mod tidy;
 mod words;

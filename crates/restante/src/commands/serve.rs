@@ -76,6 +76,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         effective: effective.clone(),
         live: live.clone(),
         clock: clock::system(),
+        net: net_metrics.clone(),
         token,
         removing: Default::default(),
         memory: Arc::default(),
@@ -209,8 +210,9 @@ impl Server<'_> {
         let mut own_offer = Offer::default();
         let mut doors = Vec::new();
         for door in self.doors {
-            if let Some(Started { door, offer }) = door.start(&addresses).await? {
-                own_offer = offer;
+            for Started { door, offer } in door.start(&addresses).await? {
+                own_offer.admin |= offer.admin;
+                own_offer.console |= offer.console;
                 doors.push(door);
             }
         }

@@ -36,7 +36,7 @@ pub(crate) struct DataFlags {
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     data: DataFlags,
-    /// Listen for mail clients on this address and port, once a mail protocol is there; may be repeated [default: 127.0.0.1:8647]
+    /// Serve JMAP to mail clients on this address and port; may be repeated [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     jmap_listen: Vec<SocketAddr>,
     /// Share the table of sessions with other servers: redis://<host>:<port>/<database>, or rediss: for TLS [default: memory:]
@@ -48,6 +48,9 @@ pub(crate) struct ServeFlags {
     /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT", ignore_case = true)]
     log_format: Option<LogFormat>,
+    #[cfg(feature = "mail")]
+    #[command(flatten)]
+    mail: super::mail_flags::MailFlags,
     #[cfg(feature = "waku")]
     #[command(flatten)]
     waku: super::waku_flags::WakuFlags,
@@ -103,6 +106,8 @@ impl ServeFlags {
             self.data.settings(),
             #[cfg(feature = "waku")]
             self.waku.settings(),
+            #[cfg(feature = "mail")]
+            self.mail.settings(),
             own.into_iter().flatten().collect(),
         ];
         settings.into_iter().flatten().collect()
@@ -139,6 +144,7 @@ mod tests {
         ("archive", ""),
         ("records", ""),
         ("blobs", ""),
+        ("search", ""),
         ("rest-token-file", ""),
         ("tandem", ""),
         ("sessions-url", "memory:"),
@@ -154,6 +160,9 @@ mod tests {
         ("staticnode", PEER),
         ("ext-multiaddr", PEER),
         ("storenode", PEER),
+        ("jmap-listen", "127.0.0.1:8647"),
+        ("lmtp-listen", "unix:/run/restante/lmtp"),
+        ("smtp-listen", "127.0.0.1:25"),
     ];
 
     /// The flags of a server, each with settings that it makes: with those of its default, if it can be set to that.

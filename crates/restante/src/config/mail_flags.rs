@@ -1,10 +1,14 @@
 //! Flags of mail.
 
+use std::net::SocketAddr;
+
 use clap::Args;
+use restante_smtp::LmtpAddress;
+use toml::Value;
 
 use super::{
     ConfigError, Effective, Setting,
-    flags::{FolderFlags, text},
+    flags::{FolderFlags, setting, text},
 };
 
 /// Which records and blobs, and which configuration file.
@@ -25,6 +29,20 @@ pub(super) struct StoreFlags {
     /// Keep blobs here: files:<folder> or memory: [default: files:<data>/blobs]
     #[arg(long, value_name = "URL")]
     blobs: Option<String>,
+    /// Keep the search index here: tantivy:<folder> or memory: [default: tantivy:<data>/search]
+    #[arg(long, value_name = "URL")]
+    search: Option<String>,
+}
+
+/// How mail comes in.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct MailFlags {
+    /// Receive mail of a mail server by LMTP on this address and port, or unix:<path>; may be repeated [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    lmtp_listen: Vec<LmtpAddress>,
+    /// Receive mail of other servers by SMTP on this address and port; may be repeated [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    smtp_listen: Vec<SocketAddr>,
 }
 
 impl RecordsFlags {
@@ -39,7 +57,24 @@ impl StoreFlags {
         let settings = [
             text("records.url", "--records", self.records.clone()),
             text("blobs.url", "--blobs", self.blobs.clone()),
+            text("search.url", "--search", self.search.clone()),
         ];
         settings.into_iter().flatten().collect()
     }
+}
+
+impl MailFlags {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let settings = [
+            setting("lmtp.listen", "--lmtp-listen", list(&self.lmtp_listen)),
+            setting("smtp.listen", "--smtp-listen", list(&self.smtp_listen)),
+        ];
+        settings.into_iter().flatten().collect()
+    }
+}
+
+/// Values as a list of texts; `None` for none.
+pub(super) fn list<T: ToString>(values: &[T]) -> Option<Value> {
+    let texts: Vec<Value> = values.iter().map(|value| value.to_string().into()).collect();
+    (!texts.is_empty()).then_some(Value::Array(texts))
 }

@@ -23,6 +23,8 @@ mod records;
 #[cfg(feature = "waku")]
 mod rest;
 mod schema;
+#[cfg(feature = "mail")]
+mod search;
 mod sessions;
 mod tls;
 #[cfg(feature = "waku")]

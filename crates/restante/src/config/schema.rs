@@ -35,6 +35,14 @@ pub(crate) struct Config {
     pub(crate) blobs: super::blobs::Blobs,
     #[cfg(feature = "mail")]
     pub(crate) directory: restante_directory::DirectoryConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) search: super::search::Search,
+    #[cfg(feature = "mail")]
+    pub(crate) jmap: restante_jmap::JmapConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) smtp: restante_smtp::SmtpConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) lmtp: restante_smtp::LmtpConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
     #[cfg(feature = "waku")]
@@ -150,10 +158,7 @@ impl Config {
         let own = doors::listeners(self).into_iter().map(|own| (own.key, own.address));
         let mut ports: Vec<(&str, SocketAddr)> = own.collect();
         ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
-        // The default takes no port before a door has routes there.
-        if self.public.listen != PublicConfig::default().listen {
-            ports.extend(self.public.listen.iter().map(|address| ("public.listen", *address)));
-        }
+        ports.extend(self.public.listen.iter().map(|address| ("public.listen", *address)));
         ports.extend(DOORS.iter().flat_map(|door| door.ports(self)));
         for (index, (key, address)) in ports.iter().enumerate() {
             for (other, before) in ports.iter().take(index) {

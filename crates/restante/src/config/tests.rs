@@ -278,7 +278,10 @@ fn wrong_settings_of_the_public_listener_are_named() {
             "some.toml:1: public.listen: expected an IP address with a port",
         ),
         ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
-        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
+        (
+            "public = { listen = \"127.0.0.1:443\", tls = true }",
+            "some.toml:1: public.tls: TLS needs a certificate",
+        ),
     ] {
         let error = error(file, &[]);
         assert!(error.starts_with(expected), "{file}: {error}");

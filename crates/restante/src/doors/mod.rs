@@ -45,8 +45,8 @@ const FEATURES: [(&str, &[&str], &[&str]); 3] = [
     ("waku", &["archive", "rest", "waku"], &["archive", "publish", "query"]),
     (
         "mail",
-        &["blobs", "directory", "mail", "records"],
-        &["account", "alias", "blobs", "domain", "log", "records", "setup", "token"],
+        &["blobs", "directory", "jmap", "lmtp", "mail", "records", "search", "smtp"],
+        &["account", "alias", "blobs", "domain", "log", "mail", "records", "setup", "token"],
     ),
     ("bench", &[], &["bench"]),
 ];
@@ -177,6 +177,12 @@ pub(crate) struct Shared {
     pub(crate) bounds: HttpBounds,
     pub(crate) live: Live,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What listeners count.
+    #[cfg_attr(
+        not(feature = "mail"),
+        expect(dead_code, reason = "only mail has listeners beside those of HTTP")
+    )]
+    pub(crate) net: NetMetrics,
     /// The token of operators.
     pub(crate) token: Option<Token>,
     /// Held while blobs are removed, and while none may be.
@@ -202,8 +208,8 @@ pub(crate) trait OpenDoor: Send + Sync {
     /// Begins the upkeep of its roles. Called once.
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>>;
 
-    /// Begins to serve. `addresses` are those of the listeners of HTTP. `None` if the door has no protocol yet.
-    async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Option<Started>>;
+    /// Begins to serve. `addresses` are those of the listeners of HTTP. Returns a door for each protocol that is switched on.
+    async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>>;
 
     /// Logs the addresses that the door serves, for people, and writes them to `out`, for scripts. With `is_one` both go to one place,
     /// and each address is written once.

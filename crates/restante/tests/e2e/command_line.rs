@@ -23,6 +23,10 @@ const COMMANDS: &[&str] = &[
     "archive copy",
     "archive compare",
     "archive prune",
+    "mail",
+    "mail check",
+    "mail vault",
+    "mail restore",
     "records",
     "records stats",
     "records check",
@@ -57,6 +61,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         "README.md",
         "docs/running.md",
         "docs/accounts.md",
+        "docs/mail.md",
         "docs/measured.md",
         "docs/operators.md",
         "docs/operators-databases.md",
@@ -128,6 +133,8 @@ fn mistakes_at_the_prompt_are_named() {
         (&["records", "check", "--blobs", "lmdb:x"], "use memory: or files:<folder>"),
         (&["records", "stats", "--token-file", "x"], "--rest"),
         (&["blobs", "sweep", "--grace", "1h"], "--grace"),
+        (&["mail", "restore", "anna@example.org"], "<ID>"),
+        (&["mail", "vault", "anna@example.org", "--limit", "0"], "--limit"),
         (&["publish", "--content-topic", "x", "--payload", "x", "--payload-file", "y"], "--payload"),
     ] {
         let said = say(&folder, args);

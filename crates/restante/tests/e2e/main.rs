@@ -16,6 +16,7 @@ mod hostile;
 mod hostile_connections;
 mod hostile_peers;
 mod live;
+mod mail;
 mod metrics;
 mod moving;
 mod node;

@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use crate::support::{Server, folder, said, say, wait_until};
 
 /// Has both stores of a folder open, as a server has, and closes them.
-fn with_stores<F: Future<Output = ()>>(
+pub(crate) fn with_stores<F: Future<Output = ()>>(
     folder: &Path,
     work: impl FnOnce(restante_records::Opened, restante_blobs::Opened) -> F,
 ) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(folder.join("data/records"));
-        let schema = Schema::new(restante_mail::kinds()).unwrap();
+        let kinds = restante_mail::kinds().into_iter().chain(restante_directory::kinds());
+        let schema = Schema::new(kinds.collect()).unwrap();
         let records = restante_records::Config::new(url, schema);
         let records = restante_records::open(records).await.unwrap();
         let url = restante_blobs::EngineUrl::Files(folder.join("data/blobs"));

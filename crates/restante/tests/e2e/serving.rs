@@ -365,6 +365,7 @@ fn the_listener_for_users_is_closed_while_no_door_serves_them() {
     let (_guard, folder) = folder();
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap().to_string();
+    std::fs::write(folder.join("restante.toml"), "mail.enabled = false\n").unwrap();
     let server = Server::start_with(&folder, &["--jmap-listen", &address]);
     assert_eq!(server.get("/health").status, 200);
     let metrics = server.get("/metrics").body;

@@ -27,7 +27,10 @@ pub(crate) fn restante(folder: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    command.env("RESTANTE_OPERATE__LISTEN", ""); // servers of tests run side by side
+    // Servers of tests run side by side.
+    for listener in ["OPERATE", "PUBLIC", "LMTP"] {
+        command.env(format!("RESTANTE_{listener}__LISTEN"), "");
+    }
     command.current_dir(folder).stdin(Stdio::null());
     command
 }

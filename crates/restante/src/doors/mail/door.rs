@@ -1,4 +1,5 @@
-//! How a server keeps mail: it opens records, blobs and the directory, and looks after them. No protocol of mail is served yet.
+//! Mail in the server: it opens records, blobs, the directory, the search index and the handle of mail, looks after them, and starts the doors
+//! JMAP, SMTP and LMTP.
 
 use std::{
     io::{self, Write},
@@ -13,8 +14,11 @@ use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
 use restante_directory::{Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
+use restante_jmap::{JmapDoor, JmapMetrics, JmapParts};
+use restante_mail::{Mail, MailMetrics};
 use restante_net::{NetMetrics, tls::Certificates};
-use restante_operate::Listener;
+use restante_operate::{Door, Listener, Offer, RoleCheck};
+use restante_smtp::{MailDelivery, SmtpDoor, SmtpMetrics};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -22,22 +26,37 @@ use super::{
     MailSpec, blobs, commands,
     logins::LoginGuard,
     records,
+    search::{self, Indexer},
     stores::{self, Stores, StoresMetrics},
     tidying::{self, TidyMetrics, Tidying},
 };
 use crate::{
-    backups,
+    backups, certificates,
     config::{Config, Effective},
     doors::{DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},
     signals::Stop,
 };
+
+/// What a new server has of mail.
+const SETTINGS: &str = "
+[mail]
+enabled = true
+
+# Mail programs on this machine read by JMAP. For others set public.tls, or use a proxy with TLS.
+[public]
+listen = [\"127.0.0.1:8647\"]
+
+# A mail server on this machine delivers by LMTP. To receive mail of other servers set smtp.listen.
+[lmtp]
+listen = [\"127.0.0.1:2424\"]
+";
 
 #[async_trait]
 impl DoorSpec for MailSpec {
     fn lines(&self, text: &str) -> &'static str {
         match text {
             "help" => "  restante setup example.org\n",
-            "restante.toml" => "\n[mail]\nenabled = true\n",
+            "restante.toml" => SETTINGS,
             _ => "",
         }
     }
@@ -48,16 +67,20 @@ impl DoorSpec for MailSpec {
 
     fn prepare(
         &self,
-        _effective: &Effective,
-        _metrics: &NetMetrics,
+        effective: &Effective,
+        metrics: &NetMetrics,
     ) -> anyhow::Result<Option<Arc<Certificates>>> {
-        Ok(None)
+        let config = &effective.config;
+        let files = config.tls.files();
+        let offers_tls = has_smtp(config) && !files.is_empty();
+        let load = || certificates::load(effective, "tls.certificate_files", &files, metrics);
+        Ok(offers_tls.then(load).transpose()?)
     }
 
     async fn open(
         &self,
         shared: &Shared,
-        _certificates: Option<Arc<Certificates>>,
+        certificates: Option<Arc<Certificates>>,
     ) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let metrics = RoleMetrics::default();
@@ -65,11 +88,31 @@ impl DoorSpec for MailSpec {
         let (settings, clock) = (config.directory.clone(), shared.clock.clone());
         let opened = Directory::open(&stores.records, settings, clock, metrics.directory.clone()).await;
         let (directory, follower) = opened.context("can't open the directory")?;
+        let mail = Mail::new(
+            stores.records.records.clone(),
+            stores.blobs.blobs.clone(),
+            shared.clock.clone(),
+            config.mail.limits.clone(),
+            metrics.mail.clone(),
+        );
+        let (search, indexer) = match has_jmap(config) {
+            true => {
+                let search = search::open(config, metrics.search.clone()).await?;
+                let (follow, own) = (metrics.follow.clone(), metrics.indexer.clone());
+                let indexer = search::indexer(&stores, &search, shared.clock.clone(), follow, own);
+                (Some(search), Some(indexer))
+            }
+            false => (None, None),
+        };
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
             directory,
             follower: Some(follower),
+            mail,
+            search,
+            indexer,
+            certificates,
             metrics,
             stores_metrics: StoresMetrics::default(),
             tidy_metrics: TidyMetrics::default(),
@@ -121,6 +164,12 @@ struct RoleMetrics {
     records: restante_records::Metrics,
     blobs: restante_blobs::Metrics,
     directory: DirectoryMetrics,
+    mail: MailMetrics,
+    search: restante_search::Metrics,
+    follow: restante_follow::Metrics,
+    indexer: restante_indexer::Metrics,
+    jmap: JmapMetrics,
+    smtp: SmtpMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -139,13 +188,30 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
     Ok(Stores { records, blobs, removing: shared.removing.clone() })
 }
 
-/// Mail with its records, its blobs and its directory.
+/// Whether clients read mail.
+fn has_jmap(config: &Config) -> bool {
+    !config.public.listen.is_empty()
+}
+
+/// Whether mail is received by SMTP or LMTP.
+fn has_smtp(config: &Config) -> bool {
+    !config.smtp.listen.is_empty() || !config.lmtp.listen.is_empty()
+}
+
+/// Mail with its records, its blobs, its directory and its search index.
 struct OpenMail {
     shared: Shared,
     stores: Stores,
     directory: Directory,
     /// Until it runs.
     follower: Option<Follower>,
+    mail: Mail,
+    /// Only JMAP searches.
+    search: Option<restante_search::Opened>,
+    /// Until it runs.
+    indexer: Option<Indexer>,
+    /// Those of STARTTLS.
+    certificates: Option<Arc<Certificates>>,
     metrics: RoleMetrics,
     stores_metrics: StoresMetrics,
     tidy_metrics: TidyMetrics,
@@ -158,6 +224,10 @@ impl OpenDoor for OpenMail {
         self.metrics.records.register(registry);
         self.metrics.blobs.register(registry);
         self.metrics.directory.register(registry);
+        self.metrics.mail.register(registry);
+        self.metrics.search.register(registry);
+        self.metrics.follow.register(registry);
+        self.metrics.indexer.register(registry);
         let engines = (config.records_url().engine(), config.blobs_url().engine());
         self.stores_metrics.register(registry, engines);
         self.tidy_metrics.register(registry);
@@ -168,11 +238,14 @@ impl OpenDoor for OpenMail {
         let records = self.stores.records.upkeep.clone();
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
         routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config)));
+        let operator =
+            commands::mail::Operator { mail: self.mail.clone(), directory: self.directory.clone() };
+        routes.push(commands::mail::route(operator, backups::data_folder(config)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };
         Report {
-            roles: self.stores.health(config),
+            roles: self.roles(),
             archive: None,
             routes,
             operators: guard(LoginGuard::of_operators),
@@ -186,18 +259,29 @@ impl OpenDoor for OpenMail {
     }
 
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
-        let (stores, checks) = (self.stores.clone(), self.stores.health(self.config()));
-        let tidying = Tidying::new(self.config(), &self.stores, self.tidy_metrics.clone());
+        let (stores, checks) = (self.stores.clone(), self.roles());
+        let (mail, directory) = (self.mail.clone(), self.directory.clone());
+        let tidying = Tidying::new(self.config(), &self.stores, mail, directory, self.tidy_metrics.clone());
         let following = self.follower.take().map(|follower| tokio::spawn(follower.run()));
         let tasks = [
             tokio::spawn(stores::run(stores, checks, self.stores_metrics.clone(), stop.clone())),
             tokio::spawn(tidying.run(stop.clone())),
         ];
-        tasks.into_iter().chain(following).collect()
+        let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
+        tasks.into_iter().chain(following).chain(indexing).collect()
     }
 
-    async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Option<Started>> {
-        Ok(None)
+    async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
+        let config = self.config();
+        let mut doors: Vec<Arc<dyn Door>> = Vec::new();
+        if has_jmap(config) {
+            doors.push(Arc::new(JmapDoor::new(self.jmap_parts(), config.jmap.clone())));
+        }
+        if has_smtp(config) {
+            let (smtp, lmtp) = (config.smtp.clone(), config.lmtp.clone());
+            doors.push(Arc::new(SmtpDoor::start(self.smtp_parts(), smtp, lmtp).await?));
+        }
+        Ok(doors.into_iter().map(|door| Started { door, offer: Offer::default() }).collect())
     }
 
     fn announce(
@@ -210,11 +294,50 @@ impl OpenDoor for OpenMail {
     }
 
     async fn close(&self, limit: Duration) -> anyhow::Result<()> {
-        self.stores.close(limit).await
+        let search = async {
+            match &self.search {
+                Some(search) => search::close(search, limit).await,
+                None => Ok(()),
+            }
+        };
+        let (search, stores) = tokio::join!(search, self.stores.close(limit));
+        search.and(stores)
     }
 }
 
 impl OpenMail {
+    fn roles(&self) -> Vec<RoleCheck> {
+        let mut roles = self.stores.health(self.config());
+        roles.extend(self.search.as_ref().map(search::health));
+        roles
+    }
+
+    fn jmap_parts(&self) -> JmapParts {
+        let public = &self.config().public;
+        let url = String::from(public.url.clone());
+        JmapParts {
+            mail: self.mail.clone(),
+            search: self.search.as_ref().map(|opened| opened.search.clone()),
+            directory: self.directory.clone(),
+            memory: self.shared.memory.clone(),
+            metrics: self.metrics.jmap.clone(),
+            public_url: Some(url).filter(|url| !url.is_empty()),
+            is_tls: public.tls,
+        }
+    }
+
+    fn smtp_parts(&self) -> restante_smtp::Parts {
+        restante_smtp::Parts {
+            recipients: Arc::new(self.directory.clone()),
+            delivery: Arc::new(MailDelivery::new(self.mail.clone(), &self.config().smtp)),
+            journal: None,
+            certificates: self.certificates.clone(),
+            clock: self.shared.clock.clone(),
+            metrics: self.metrics.smtp.clone(),
+            net: self.shared.net.clone(),
+        }
+    }
+
     fn config(&self) -> &Config {
         &self.shared.effective.config
     }

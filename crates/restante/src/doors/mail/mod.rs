@@ -1,10 +1,11 @@
-//! Mail: records, blobs and the directory of accounts.
+//! Mail: records, blobs, the directory of accounts and the search index; the doors JMAP, SMTP and LMTP.
 
 pub(crate) mod blobs;
 pub(crate) mod commands;
 mod door;
 mod logins;
 pub(crate) mod records;
+mod search;
 mod settings;
 mod stores;
 pub(crate) mod tidying;

@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, path::Path};
 
+use restante_mail::MailConfig;
+use restante_smtp::LmtpAddress;
 use serde::{Deserialize, Serialize};
 
 use super::MailSpec;
@@ -11,16 +13,17 @@ use crate::{
     doors::{DoorListener, DoorSettings, HttpBounds},
 };
 
-/// Whether there is mail.
+/// Whether there is mail, and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mail {
     pub(crate) enabled: bool,
+    pub(crate) limits: MailConfig,
 }
 
 impl Default for Mail {
     fn default() -> Self {
-        Self { enabled: true }
+        Self { enabled: true, limits: MailConfig::default() }
     }
 }
 
@@ -33,6 +36,11 @@ impl Config {
     /// The place of the blobs, with the default filled in.
     pub(crate) fn blobs_url(&self) -> restante_blobs::EngineUrl {
         self.blobs.url(&self.server.data_dir)
+    }
+
+    /// Where the search index is, with the default filled in.
+    pub(crate) fn search_url(&self) -> restante_search::EngineUrl {
+        self.search.url(&self.server.data_dir)
     }
 }
 
@@ -47,7 +55,7 @@ impl DoorSettings for MailSpec {
 
     fn contradiction(&self, config: &Config) -> Option<(&'static str, String)> {
         let of_directory = config.directory.rounds_problem().map(|what| ("directory.rounds", what));
-        of_directory.or_else(|| config.blobs.contradiction())
+        of_directory.or_else(|| config.blobs.contradiction()).or_else(|| of_doors(config))
     }
 
     fn listener(&self, _config: &Config) -> Option<DoorListener> {
@@ -62,12 +70,21 @@ impl DoorSettings for MailSpec {
         None
     }
 
-    fn ports(&self, _config: &Config) -> Vec<(&'static str, SocketAddr)> {
-        Vec::new()
+    fn ports(&self, config: &Config) -> Vec<(&'static str, SocketAddr)> {
+        let smtp = config.smtp.listen.iter().map(|address| ("smtp.listen", *address));
+        let lmtp = config.lmtp.listen.iter().filter_map(|address| match address {
+            LmtpAddress::Tcp(address) => Some(("lmtp.listen", *address)),
+            LmtpAddress::Unix(_) => None,
+        });
+        smtp.chain(lmtp).collect()
     }
 
-    fn connections_max(&self, _config: &Config) -> u64 {
-        0
+    fn connections_max(&self, config: &Config) -> u64 {
+        let Config { smtp, lmtp, public, .. } = config;
+        let of = |listeners: usize, max: usize| listeners.saturating_mul(max) as u64;
+        of(smtp.listen.len(), smtp.connections_max.get())
+            + of(lmtp.listen.len(), lmtp.connections_max.get())
+            + of(public.listen.len(), public.connections_max.get())
     }
 
     fn without_secret(&self, _config: &Config, _key: &str) -> Option<String> {
@@ -75,4 +92,49 @@ impl DoorSettings for MailSpec {
     }
 
     fn check(&self, _config: &Config, _findings: &mut Findings) {}
+}
+
+/// What is wrong with the limits of mail, or with the settings of JMAP or SMTP.
+fn of_doors(config: &Config) -> Option<(&'static str, String)> {
+    let of_limits = config.mail.limits.problem();
+    let problem = of_limits.or_else(|| config.jmap.problem()).or_else(|| config.smtp.problem());
+    let (name, what) = problem?;
+    let key = KEYS.into_iter().find(|key| key.rsplit('.').next() == Some(name));
+    Some((key.unwrap_or("mail.enabled"), what))
+}
+
+/// The keys whose values the doors check.
+const KEYS: [&str; 12] = [
+    "jmap.blob_sources_max",
+    "jmap.changes_max",
+    "jmap.objects_in_get_max",
+    "jmap.objects_in_set_max",
+    "jmap.upload_seconds",
+    "jmap.uploads_bytes_max",
+    "mail.limits.mailbox_name_bytes_max",
+    "mail.limits.mailboxes_per_email_max",
+    "mail.limits.keywords_per_email_max",
+    "smtp.hostname",
+    "smtp.recipients_max",
+    "smtp.memory_bytes_max",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Effective;
+
+    #[test]
+    fn what_a_door_finds_wrong_is_a_setting_of_it() {
+        for key in KEYS {
+            assert!(Effective::defaults().iter().any(|(known, ..)| known == key), "{key}");
+        }
+        let mut config = Config::default();
+        config.jmap.changes_max = restante_core::nonzero!(4_097);
+        let problem = MailSpec.contradiction(&config);
+        assert_eq!(problem, Some(("jmap.changes_max", "use at most 4096".to_owned())));
+        config.jmap = Default::default();
+        config.smtp.hostname = "a b".to_owned();
+        assert_eq!(MailSpec.contradiction(&config).unwrap().0, "smtp.hostname");
+    }
 }

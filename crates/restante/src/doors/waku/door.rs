@@ -194,12 +194,12 @@ impl OpenDoor for OpenWaku {
         ]
     }
 
-    async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Option<Started>> {
+    async fn start(&self, addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
         let waku = self.start_waku().await?;
         let rest = Arc::new(self.rest(addresses, waku));
         self.started.get_or_init(|| rest.clone());
         let offer = rest.offer();
-        Ok(Some(Started { door: Arc::new(WakuDoor::new(rest)), offer }))
+        Ok(vec![Started { door: Arc::new(WakuDoor::new(rest)), offer }])
     }
 
     fn announce(

@@ -17,6 +17,7 @@ const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/backup"),
     ("post", "/admin/v1/directory"),
+    ("post", "/admin/v1/mail"),
     ("get", "/admin/v1/operations"),
     ("get", "/admin/v1/records"),
 ];

@@ -3,6 +3,7 @@
 mod blobs;
 pub(super) mod directory;
 mod findings;
+pub(super) mod mail;
 pub(super) mod records;
 
 use std::process::ExitCode;
@@ -29,6 +30,9 @@ pub(crate) enum MailCommand {
     /// Show who changed domains, accounts, aliases and tokens, and when
     #[command(after_help = "Example:\n  restante log --limit 10")]
     Log(directory::log::LogFlags),
+    /// Manage the mail of accounts: check it, restore destroyed emails
+    #[command(subcommand, after_help = "Example:\n  restante mail vault anna@example.org")]
+    Mail(mail::UpkeepCommand),
     /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(records::RecordsCommand),
@@ -56,6 +60,7 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Alias(command) => directory::alias::run(command).await,
         MailCommand::Token(command) => directory::token::run(command).await,
         MailCommand::Log(flags) => directory::log::run(&flags).await,
+        MailCommand::Mail(command) => mail::run(command).await,
         MailCommand::Records(command) => records::run(command).await,
         MailCommand::Blobs(command) => blobs::run(command).await,
     }

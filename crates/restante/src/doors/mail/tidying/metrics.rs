@@ -7,6 +7,7 @@ use prometheus_client::{
 };
 use restante_blobs::Swept;
 use restante_core::Timestamp;
+use restante_mail::MailError;
 use restante_records::Cleaned;
 
 use super::SweepError;
@@ -17,6 +18,8 @@ pub(crate) struct TidyMetrics {
     clean: RunMetrics,
     sweep: RunMetrics,
     swept_bytes: Counter,
+    purge: RunMetrics,
+    purged_emails: Counter,
 }
 
 /// Runs of one task, by result.
@@ -43,6 +46,12 @@ impl RunMetrics {
         }
     }
 
+    /// Runs that were done and that failed.
+    #[cfg(test)]
+    fn counts(&self) -> [u64; 2] {
+        [&DONE, &FAILED].map(|label| self.runs.get_or_create(label).get())
+    }
+
     fn register(&self, registry: &mut Registry, name: &str, what: &str) {
         for label in [DONE, FAILED] {
             drop(self.runs.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
@@ -65,7 +74,14 @@ impl TidyMetrics {
         }
     }
 
-    /// Makes the metrics visible in `registry` as `restante_records_clean...` and `restante_blobs_sw...`.
+    pub(super) fn note_purge(&self, now: Timestamp, purged: &Result<u64, MailError>) {
+        self.purge.note(now, purged.is_ok());
+        if let Ok(emails) = purged {
+            self.purged_emails.inc_by(*emails);
+        }
+    }
+
+    /// Makes the metrics visible in `registry` as `restante_records_clean...`, `restante_blobs_sw...` and `restante_mail_purge...`.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let records = registry.sub_registry_with_prefix("restante_records");
         self.clean.register(records, "clean", "forgetting what was destroyed");
@@ -73,12 +89,21 @@ impl TidyMetrics {
         let blobs = registry.sub_registry_with_prefix("restante_blobs");
         self.sweep.register(blobs, "sweep", "removing blobs that no record refers to");
         blobs.register("swept_bytes", "Bytes of the blobs that were removed", self.swept_bytes.clone());
+
+        let mail = registry.sub_registry_with_prefix("restante_mail");
+        self.purge.register(mail, "purge", "purging destroyed emails from the vaults");
+        mail.register("purged_emails", "Destroyed emails that were purged", self.purged_emails.clone());
     }
 
     #[cfg(test)]
     pub(super) fn runs(&self) -> [u64; 4] {
-        let counts = |runs: &RunMetrics| [&DONE, &FAILED].map(|label| runs.runs.get_or_create(label).get());
-        let ([cleaned, not_cleaned], [swept, not_swept]) = (counts(&self.clean), counts(&self.sweep));
+        let ([cleaned, not_cleaned], [swept, not_swept]) = (self.clean.counts(), self.sweep.counts());
         [cleaned, not_cleaned, swept, not_swept]
+    }
+
+    /// Purges that were done and that failed, and the emails that they purged.
+    #[cfg(test)]
+    pub(super) fn purges(&self) -> ([u64; 2], u64) {
+        (self.purge.counts(), self.purged_emails.get())
     }
 }

@@ -1,5 +1,5 @@
 //! Keeps records and blobs small while the server runs: what was destroyed long ago is forgotten, and blobs that no record
-//! refers to are removed.
+//! refers to are removed. Destroyed emails leave the vault when their time is over.
 
 mod metrics;
 #[cfg(test)]
@@ -10,7 +10,9 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 use restante_backup::Removing;
 use restante_blobs::{References, Swept};
 use restante_core::{BlobId, Clock, Identity, Timestamp};
-use restante_records::Cleaned;
+use restante_directory::{Actor, Answer, Directory, Operation, PAGE_MAX};
+use restante_mail::{Mail, MailError};
+use restante_records::{AccountId, Cleaned};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tracing::{info, warn};
 
@@ -24,11 +26,17 @@ const FIRST_TURN: Duration = Duration::from_secs(600);
 
 /// Tombstones that are forgotten in one step. Between two steps others get their turn, and the server can end.
 const CLEAN_STEP: usize = 4_096;
+/// How often destroyed emails are purged from vaults, whose time is counted in days.
+const PURGE_INTERVAL: Duration = Duration::from_secs(86_400);
+/// Destroyed emails that one commit purges.
+const PURGE_STEP: usize = 256;
 
 /// What is tidied, and what of it is kept how long.
 pub(crate) struct Tidying {
     records: Arc<dyn restante_records::Upkeep>,
     blobs: restante_blobs::Opened,
+    mail: Mail,
+    directory: Directory,
     removing: Removing,
     clock: Arc<dyn Clock>,
     keep_destroyed_seconds: u64,
@@ -40,10 +48,18 @@ pub(crate) struct Tidying {
 }
 
 impl Tidying {
-    pub(crate) fn new(config: &Config, stores: &Stores, metrics: TidyMetrics) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        stores: &Stores,
+        mail: Mail,
+        directory: Directory,
+        metrics: TidyMetrics,
+    ) -> Self {
         Self {
             records: stores.records.upkeep.clone(),
             blobs: stores.blobs.clone(),
+            mail,
+            directory,
             removing: stores.removing.clone(),
             clock: clock::system(),
             keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
@@ -60,10 +76,11 @@ impl Tidying {
         let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
         let sweeping = async {
             if self.is_sweeping {
-                repeat(self.sweep_interval, stop, || self.sweep_and_tell()).await;
+                repeat(self.sweep_interval, stop.clone(), || self.sweep_and_tell()).await;
             }
         };
-        tokio::join!(cleaning, sweeping);
+        let purging = repeat(PURGE_INTERVAL, stop.clone(), || self.purge_and_tell());
+        tokio::join!(cleaning, sweeping, purging);
     }
 
     async fn clean_and_tell(&self) {
@@ -77,6 +94,18 @@ impl Tidying {
             }
             Err(error) => {
                 warn!(%error, "destroyed records are not forgotten yet: it is tried again at the next turn")
+            }
+        }
+    }
+
+    async fn purge_and_tell(&self) {
+        let purged = purge(&self.mail, &self.directory).await;
+        self.metrics.note_purge(self.clock.now(), &purged);
+        match purged {
+            Ok(0) => {}
+            Ok(emails) => info!(emails, "destroyed emails are purged from the vaults"),
+            Err(error) => {
+                warn!(%error, "destroyed emails are not purged from all vaults: it is tried again in a day")
             }
         }
     }
@@ -130,6 +159,42 @@ pub(crate) async fn clean(
         // A step that forgets nothing would be followed by others of its kind.
         if !step.has_more || step.tombstones == 0 {
             return Ok(all);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Purges what was destroyed too long ago to be restored from the vaults of all accounts, and returns how many emails it purged.
+/// An account that fails does not keep it from the others.
+pub(crate) async fn purge(mail: &Mail, directory: &Directory) -> Result<u64, MailError> {
+    let actor = Actor(String::new()); // reading is not noted
+    let (mut purged, mut failed, mut after) = (0, None, None);
+    loop {
+        let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
+        let Answer::Accounts(page) = directory.operate(&actor, page).await? else {
+            return Err(restante_core::Error::internal("the directory answered another operation").into());
+        };
+        for account in page.items {
+            match purge_account(mail, AccountId(account.account)).await {
+                Ok(emails) => purged += emails,
+                Err(error) => failed = Some(error),
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return failed.map_or(Ok(purged), Err);
+        }
+    }
+}
+
+async fn purge_account(mail: &Mail, account: AccountId) -> Result<u64, MailError> {
+    let mut purged = 0;
+    loop {
+        let step = mail.purge_vault(account, PURGE_STEP).await?;
+        purged += step.entries as u64;
+        // A step that purges nothing would be followed by others of its kind.
+        if !step.has_more || step.entries == 0 {
+            return Ok(purged);
         }
         tokio::task::yield_now().await;
     }

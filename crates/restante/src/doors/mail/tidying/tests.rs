@@ -1,6 +1,8 @@
 use bytes::Bytes;
 use restante_blobs::Source;
 use restante_core::{ErrorKind, ManualClock};
+use restante_directory::{DirectoryConfig, DirectoryMetrics};
+use restante_mail::{Delivered, Delivery, MailConfig, MailMetrics, StoredMessage};
 use restante_records::{AccountId, Body, Change, ChangesSince, Commit, Kind, Properties, Revision};
 use tokio::sync::watch;
 
@@ -16,6 +18,8 @@ const HOUR: u64 = 3_600;
 struct Fixture {
     clock: Arc<ManualClock>,
     stores: Stores,
+    mail: Mail,
+    directory: Directory,
     metrics: TidyMetrics,
 }
 
@@ -34,7 +38,18 @@ impl Fixture {
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
         };
-        Self { clock, stores, metrics: TidyMetrics::default() }
+        let limits = MailConfig { vault_seconds: 10 * HOUR, ..MailConfig::default() };
+        let mail = Mail::new(
+            stores.records.records.clone(),
+            stores.blobs.blobs.clone(),
+            clock.clone(),
+            limits,
+            MailMetrics::default(),
+        );
+        let (settings, metrics) = (DirectoryConfig::default(), DirectoryMetrics::default());
+        let opened = Directory::open(&stores.records, settings, clock.clone(), metrics).await;
+        let (directory, _) = opened.unwrap();
+        Self { clock, stores, mail, directory, metrics: TidyMetrics::default() }
     }
 
     fn tidying(&self) -> Tidying {
@@ -43,7 +58,8 @@ impl Fixture {
         config.records.clean_interval_seconds = 60.try_into().unwrap();
         config.blobs.sweep_grace_seconds = HOUR.try_into().unwrap();
         config.blobs.sweep_interval_seconds = 120.try_into().unwrap();
-        let tidying = Tidying::new(&config, &self.stores, self.metrics.clone());
+        let (mail, directory) = (self.mail.clone(), self.directory.clone());
+        let tidying = Tidying::new(&config, &self.stores, mail, directory, self.metrics.clone());
         Tidying { clock: self.clock.clone(), ..tidying }
     }
 
@@ -62,6 +78,25 @@ impl Fixture {
 
     async fn has(&self, id: BlobId) -> bool {
         self.stores.blobs.blobs.size(id).await.unwrap().is_some()
+    }
+
+    async fn operate(&self, operation: Operation) -> Answer {
+        self.directory.operate(&Actor("a test".to_owned()), operation).await.unwrap()
+    }
+
+    /// Delivers so many emails and destroys them.
+    async fn destroy_emails(&self, account: AccountId, count: usize) {
+        for number in 0..count {
+            let raw = format!("Subject: {number} at {}\r\n\r\n", self.clock.now().seconds());
+            let message = restante_mail::message::read(raw.as_bytes());
+            let name = format!("{raw:x<32}").into_bytes();
+            let blob = BlobId(std::array::from_fn(|at| name[at]));
+            let message = StoredMessage::new(&message, blob);
+            let received = self.clock.now().seconds();
+            let delivery = Delivery { message, key: blob.0, to_junk: false, received, quota: None };
+            let Delivered::New(email) = self.mail.deliver(account, delivery).await.unwrap() else { panic!() };
+            self.mail.destroy_email(account, email, None).await.unwrap();
+        }
     }
 
     async fn tombstones(&self) -> u64 {
@@ -144,6 +179,45 @@ async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
     fixture.pass(HOUR as i64 * 2);
     fixture.tidying().sweep_and_tell().await;
     assert_eq!([fixture.has(blob).await, fixture.has(known).await], [false, true]);
+}
+
+#[tokio::test]
+async fn vaults_of_all_accounts_forget_what_is_old() {
+    let fixture = Fixture::new().await;
+    fixture
+        .operate(Operation::AddDomain {
+            domain: "example.org".parse().unwrap(),
+            separator: None,
+            catch_all: None,
+        })
+        .await;
+    let mut accounts = Vec::new();
+    for name in ["anna", "bert", "carl"] {
+        let address = format!("{name}@example.org").parse().unwrap();
+        let add =
+            Operation::AddAccount { address, password: None, role: Default::default(), quota_bytes: None };
+        let Answer::Password { account: Some(account), .. } = fixture.operate(add).await else { panic!() };
+        accounts.push(AccountId(account));
+    }
+    // More than one step takes for the first, one for the second, nothing for the third.
+    for (account, count) in accounts.iter().zip([PURGE_STEP + 1, 1, 0]) {
+        fixture.destroy_emails(*account, count).await;
+    }
+    fixture.pass(10 * HOUR as i64 + 1);
+    fixture.destroy_emails(accounts[0], 2).await;
+    fixture.tidying().purge_and_tell().await;
+    assert_eq!(fixture.metrics.purges(), ([1, 0], PURGE_STEP as u64 + 2));
+    for (account, left) in accounts.into_iter().zip([2, 0, 0]) {
+        assert_eq!(fixture.mail.vault(account, None, 10).await.unwrap().entries.len(), left);
+    }
+    fixture.tidying().purge_and_tell().await;
+    assert_eq!(fixture.metrics.purges(), ([2, 0], PURGE_STEP as u64 + 2));
+
+    // Records that are closed take no commit.
+    fixture.pass(10 * HOUR as i64 + 1);
+    fixture.stores.records.upkeep.close().await.unwrap();
+    fixture.tidying().purge_and_tell().await;
+    assert_eq!(fixture.metrics.purges().0, [2, 1]);
 }
 
 #[test]

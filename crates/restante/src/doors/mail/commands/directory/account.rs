@@ -76,8 +76,10 @@ const REMOVE_HELP: &str = "\
 Example:
   restante account remove anna@example.org
 
-Its address is free again; an account that is added with it later has another number. To keep the
-mail and refuse the user: restante account disable.";
+Its address is free again; an account that is added with it later has another number. Nobody can
+reach its mail any more; it takes disk space until restante records erase removes it by the number
+of the account, which restante log shows. To keep the mail and refuse the user: restante account
+disable.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {

@@ -4,10 +4,11 @@ pub(crate) mod account;
 pub(crate) mod alias;
 pub(crate) mod domain;
 pub(crate) mod log;
-mod reach;
+pub(super) mod reach;
 mod route;
 pub(crate) mod setup;
-mod show;
+pub(super) mod show;
 pub(crate) mod token;
 
 pub(crate) use route::routes;
+pub(super) use route::{parse_request, refusal};

@@ -9,11 +9,11 @@ use restante_core::ErrorKind;
 use restante_directory::{
     Actor, Answer, Directory, DirectoryMetrics, EmailAddress, NewPassword, Operation, PAGE_MAX, Page,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     backups,
-    client::{OperatorFlags, Refused, own_token},
+    client::{OperatorFlags, Refused, RestClient, own_token},
     clock,
     commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
@@ -39,68 +39,47 @@ pub(crate) struct DirectoryFlags {
     token_file: Option<PathBuf>,
     /// How to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub(super) format: ReportFormat,
+    pub(crate) format: ReportFormat,
 }
 
 /// The body of a request to a running server.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Request {
+pub(crate) struct Request<O> {
     /// Who asks, for the log.
-    pub(super) by: String,
+    pub(crate) by: String,
     /// The data folder that is meant, when the command has found the server by its settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) data: Option<PathBuf>,
-    pub(super) operation: Operation,
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) operation: O,
 }
 
-impl DirectoryFlags {
-    /// Does one operation.
-    pub(super) async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
-        if let Some(url) = &self.rest {
-            return self.ask(url.clone(), self.token_file.clone(), None, operation).await;
-        }
-        let config = self.records.load()?.config;
-        backups::check_not_halfway(&config)?;
-        let opened = match open(&config).await {
-            Ok(opened) => opened,
-            Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
-                let url = server_of(&config)?;
-                let data = backups::data_folder(&config);
-                let token_file = self.token_file.clone().or_else(|| own_token(&config));
-                let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
-                return asked.map_err(|error| explain_guess(error, &config, &url));
-            }
-            Err(error) => return Err(error),
-        };
-        let done = operate_on(&opened, &config, operation).await;
-        opened.upkeep.close().await.context("can't close the records")?;
-        done
-    }
+/// What does the operations of a command.
+pub(crate) enum Reached {
+    /// This process, in records that nobody else has open.
+    Here { opened: restante_records::Opened, config: Box<Config> },
+    /// The server that has the records open.
+    Server(RunningServer),
+}
 
-    async fn ask(
-        &self,
-        url: String,
-        token_file: Option<PathBuf>,
-        data: Option<PathBuf>,
-        operation: Operation,
-    ) -> anyhow::Result<Answer> {
-        let client = OperatorFlags::of(url, token_file).client()?;
-        let request = serde_json::to_vec(&Request { by: user(), data, operation })?;
-        match client.post(PATH, request).await {
-            Ok(answer) => {
-                serde_json::from_slice(&answer).context("the server's answer is none of a directory")
-            }
-            Err(error) => match error.downcast_ref::<Refused>() {
-                // What the directory itself refuses says what to do.
-                Some(refused) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
-                _ => Err(explain(error)),
-            },
+/// A running server.
+pub(crate) struct RunningServer {
+    client: RestClient,
+    /// When it was found by the settings: those, and its URL.
+    guess: Option<(Box<Config>, String)>,
+}
+
+impl Reached {
+    /// Does one operation of the directory.
+    pub(crate) async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
+        match self {
+            Self::Here { opened, config } => operate_on(opened, config, operation).await,
+            Self::Server(server) => server.ask(PATH, operation).await,
         }
     }
 
     /// All items of a list, page after page.
-    pub(super) async fn list<T>(
+    pub(crate) async fn list<T>(
         &self,
         page: impl Fn(Option<String>, usize) -> Operation,
         read: impl Fn(Answer) -> Option<Page<T>>,
@@ -116,6 +95,86 @@ impl DirectoryFlags {
             }
         }
     }
+
+    /// Closes the records, if this process has them open.
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        match self {
+            Self::Here { opened, .. } => opened.upkeep.close().await.context("can't close the records"),
+            Self::Server(_) => Ok(()),
+        }
+    }
+}
+
+impl RunningServer {
+    /// Has the server do one operation.
+    pub(crate) async fn ask<O: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        operation: O,
+    ) -> anyhow::Result<A> {
+        let data = self.guess.as_ref().map(|(config, _)| backups::data_folder(config));
+        let request = serde_json::to_vec(&Request { by: user(), data, operation })?;
+        match self.client.post(path, request).await {
+            Ok(answer) => {
+                serde_json::from_slice(&answer).context("the server's answer is none to such an operation")
+            }
+            Err(error) => match (error.downcast_ref::<Refused>(), &self.guess) {
+                // What the operation itself refuses says what to do.
+                (Some(refused), _) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
+                (_, Some((config, url))) => Err(explain_guess(explain(error), config, url)),
+                (_, None) => Err(explain(error)),
+            },
+        }
+    }
+}
+
+impl DirectoryFlags {
+    /// Opens the records, or finds the server that has them open.
+    pub(crate) async fn reach(&self) -> anyhow::Result<Reached> {
+        self.reach_or_make(false).await
+    }
+
+    /// The same; with `makes_records` it makes records that are not there.
+    async fn reach_or_make(&self, makes_records: bool) -> anyhow::Result<Reached> {
+        if let Some(url) = &self.rest {
+            let client = OperatorFlags::of(url.clone(), self.token_file.clone()).client()?;
+            return Ok(Reached::Server(RunningServer { client, guess: None }));
+        }
+        let config = Box::new(self.records.load()?.config);
+        backups::check_not_halfway(&config)?;
+        match open(&config, makes_records).await {
+            Ok(opened) => Ok(Reached::Here { opened, config }),
+            Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
+                let url = server_of(&config)?;
+                let token_file = self.token_file.clone().or_else(|| own_token(&config));
+                let client = OperatorFlags::of(url.clone(), token_file).client()?;
+                Ok(Reached::Server(RunningServer { client, guess: Some((config, url)) }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does one operation.
+    pub(super) async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
+        // Adding a domain is the first thing that an operator does.
+        let makes_records = matches!(operation, Operation::AddDomain { .. });
+        let reached = self.reach_or_make(makes_records).await?;
+        let done = reached.operate(operation).await;
+        reached.close().await?;
+        done
+    }
+
+    /// All items of a list, page after page.
+    pub(super) async fn list<T>(
+        &self,
+        page: impl Fn(Option<String>, usize) -> Operation,
+        read: impl Fn(Answer) -> Option<Page<T>>,
+    ) -> anyhow::Result<Vec<T>> {
+        let reached = self.reach().await?;
+        let items = reached.list(page, read).await;
+        reached.close().await?;
+        items
+    }
 }
 
 /// Whether the path exists and the request passed the guards before it.
@@ -124,11 +183,16 @@ fn is_of_route(refused: &Refused) -> bool {
     !is_unknown && !matches!(refused.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// Opens records that are there.
-async fn open(config: &Config) -> anyhow::Result<restante_records::Opened> {
-    let opened = records::open_existing(config).await;
+/// Opens records; those that are not there only with `makes_records`.
+async fn open(config: &Config, makes_records: bool) -> anyhow::Result<restante_records::Opened> {
+    let opened = match makes_records {
+        true => records::open(config, Default::default()).await,
+        false => records::open_existing(config).await,
+    };
     opened.map_err(|error| match exit::kind(&error) {
-        None => anyhow::anyhow!("{error:#}; in a new folder run `restante setup DOMAIN` first"),
+        None => anyhow::anyhow!(
+            "{error:#}; in a new folder run `restante setup DOMAIN` or `restante domain add DOMAIN` first"
+        ),
         Some(_) => error,
     })
 }

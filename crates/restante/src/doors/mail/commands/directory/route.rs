@@ -1,6 +1,9 @@
 //! `POST /admin/v1/directory`: one operation of a running server's directory. `GET /admin/v1/operations`: what operators did last.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use axum::{
     Extension, Json,
@@ -12,6 +15,7 @@ use bytes::Bytes;
 use restante_core::ErrorKind;
 use restante_directory::{Actor, Answer, Directory, Error, Login, Operation, OperationEntry};
 use restante_http::{Audience, Refusal, Route};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -67,24 +71,11 @@ fn limit_in(query: &str) -> Result<usize, Refusal> {
 }
 
 async fn answer(directory: Directory, data: PathBuf, login: Option<Arc<Login>>, body: Bytes) -> Response {
-    let Request { by, data: meant, operation } = match serde_json::from_slice(&body) {
+    let (who, operation) = match parse_request(&body, &data, login.as_deref()) {
         Ok(request) => request,
-        Err(error) => {
-            let text = format!("expected {{\"by\": \"a name\", \"operation\": {{\"do\": ...}}}}: {error}");
-            return (StatusCode::BAD_REQUEST, text).into_response();
-        }
+        Err(refused) => return refused.into_response(),
     };
-    if by.is_empty() || by.len() > BY_BYTES_MAX || by.chars().any(char::is_control) {
-        let text = format!("'by' names who asks in 1 to {BY_BYTES_MAX} bytes");
-        return (StatusCode::BAD_REQUEST, text).into_response();
-    }
-    if let Some(meant) = meant.filter(|meant| *meant != data) {
-        let text = format!("this server keeps what is in {}, and not {}", data.display(), meant.display());
-        return (StatusCode::CONFLICT, text).into_response();
-    }
     // A task of its own: a change of several commits is not left halfway when the client goes away.
-    // A log-in proves who it is; without one the request says so.
-    let who = login.map_or(by, |login| login.address.to_string());
     let actor = Actor(format!("{who} over HTTP"));
     let done = tokio::spawn(async move { directory.operate(&actor, operation).await });
     match done.await {
@@ -94,7 +85,30 @@ async fn answer(directory: Directory, data: PathBuf, login: Option<Arc<Login>>, 
     }
 }
 
-fn refusal(error: &Error) -> Response {
+/// Who asks, and for which operation; refuses a request that means another server.
+pub(crate) fn parse_request<O: DeserializeOwned>(
+    body: &[u8],
+    data: &Path,
+    login: Option<&Login>,
+) -> Result<(String, O), (StatusCode, String)> {
+    let Request { by, data: meant, operation } = serde_json::from_slice(body).map_err(|error| {
+        let text = format!("expected {{\"by\": \"a name\", \"operation\": {{\"do\": ...}}}}: {error}");
+        (StatusCode::BAD_REQUEST, text)
+    })?;
+    if by.is_empty() || by.len() > BY_BYTES_MAX || by.chars().any(char::is_control) {
+        let text = format!("'by' names who asks in 1 to {BY_BYTES_MAX} bytes");
+        return Err((StatusCode::BAD_REQUEST, text));
+    }
+    if let Some(meant) = meant.filter(|meant| meant != data) {
+        let text = format!("this server keeps what is in {}, and not {}", data.display(), meant.display());
+        return Err((StatusCode::CONFLICT, text));
+    }
+    // A log-in proves who it is; without one the request says so.
+    Ok((login.map_or(by, |login| login.address.to_string()), operation))
+}
+
+/// An error of an operation as an answer.
+pub(crate) fn refusal(error: &Error) -> Response {
     let status = match error.kind() {
         ErrorKind::Invalid => StatusCode::BAD_REQUEST,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -104,7 +118,7 @@ fn refusal(error: &Error) -> Response {
         ErrorKind::Corrupt | ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     };
     if status.is_server_error() {
-        warn!(%error, "an operation of the directory failed");
+        warn!(%error, "an operation of an operator failed");
     }
     (status, error.to_string()).into_response()
 }

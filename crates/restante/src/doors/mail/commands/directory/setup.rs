@@ -49,7 +49,7 @@ pub(crate) async fn run(flags: &SetupFlags) -> anyhow::Result<ExitCode> {
     make_token(&config.operate.token_file)?;
     let password = make_directory(&config, domain, &address).await?;
     // Last: with it in place, everything it names is there.
-    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate)?.as_bytes())?;
+    write_new(Path::new(SETTINGS), 0o640, settings(data, &host, &config, &certificate)?.as_bytes())?;
     let text = report(domain, &host, &address, &password, &certificate, &config);
     write!(io::stdout().lock(), "{text}")?;
     Ok(ExitCode::SUCCESS)
@@ -77,7 +77,7 @@ fn config(data: &Path) -> Config {
     config
 }
 
-fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::Result<String> {
+fn settings(data: &Path, host: &Domain, config: &Config, files: &CertificateFiles) -> anyhow::Result<String> {
     let quoted = |path: &Path| -> anyhow::Result<String> {
         let text = path.to_str().ok_or_else(|| anyhow!("{} is no UTF-8", data.display()))?;
         Ok(toml::Value::String(text.to_owned()).to_string())
@@ -88,11 +88,13 @@ fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::R
          # Operators need the token in this file: commands on this machine read it, the console asks for it.\n\
          [operate]\ntoken_file = {}\n\n\
          # Self-signed: replace them by certificates that clients trust.\n\
-         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n{}",
+         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n\
+         [smtp]\nhostname = {}\n{}",
         quoted(data)?,
         quoted(&config.operate.token_file)?,
         quoted(&files.certificate)?,
         quoted(&files.key)?,
+        quoted(Path::new(host.as_str()))?,
         doors::lines("restante.toml"),
     ))
 }
@@ -217,7 +219,8 @@ Next:
   restante account add NAME@{domain}
   restante account list
 The console is at http://127.0.0.1:8646 and asks for the token.
-This version keeps accounts; it does not receive or send mail yet. Set the MX record when it does.
+Mail programs read by JMAP at http://127.0.0.1:8647, mail comes in by LMTP at 127.0.0.1:2424; this version does not send mail.
+Before the MX record is set, let mail in: smtp.listen = [\"0.0.0.0:25\"].
 ",
         data = config.server.data_dir.display(),
         certificate = certificate.display(),

@@ -31,7 +31,7 @@ pub(super) fn list<T: Serialize>(
 }
 
 /// Prints a value as one line of JSON.
-pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
     write_json(&mut out, value)?;
     writeln!(out)
@@ -155,7 +155,7 @@ fn quota(bytes: Option<u64>) -> String {
 }
 
 /// Seconds since 1970 as a date and a time of day, in UTC.
-pub(super) fn time(seconds: i64) -> String {
+pub(crate) fn time(seconds: i64) -> String {
     let text = Timestamp::from_seconds(seconds).to_string();
     text.split_once('.').map_or(text.clone(), |(whole, _)| format!("{whole}Z"))
 }

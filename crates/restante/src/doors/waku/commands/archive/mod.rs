@@ -95,8 +95,8 @@ pub(crate) async fn run(command: ArchiveCommand) -> anyhow::Result<ExitCode> {
         ArchiveCommand::Rebuild(flags) => maintain::rebuild(&flags).await,
         ArchiveCommand::Export(flags) => export::run(&flags).await,
         ArchiveCommand::Import(flags) => import::run(&flags).await,
-        ArchiveCommand::Copy(flags) => copy::run(&flags).await,
-        ArchiveCommand::Compare(flags) => compare::run(&flags).await,
+        ArchiveCommand::Copy(flags) => Box::pin(copy::run(&flags)).await,
+        ArchiveCommand::Compare(flags) => Box::pin(compare::run(&flags)).await,
         ArchiveCommand::Prune(flags) => maintain::prune(&flags).await,
     }
 }

@@ -1,0 +1,65 @@
+//! `restante mail`: what operators do with the mail of accounts, in the records of a stopped server or by a running one.
+
+mod check;
+mod operate;
+mod restore;
+mod route;
+mod vault;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub(crate) use operate::Operator;
+pub(crate) use route::route;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum UpkeepCommand {
+    /// Count all emails again and compare with what mailboxes and accounts have counted; exits with 1 and a list if
+    /// something is wrong
+    #[command(after_help = CHECK_HELP)]
+    Check(check::CheckFlags),
+    /// List the destroyed emails of an account that can be restored
+    #[command(after_help = VAULT_HELP)]
+    Vault(vault::VaultFlags),
+    /// Restore destroyed emails of an account
+    #[command(after_help = RESTORE_HELP)]
+    Restore(restore::RestoreFlags),
+}
+
+const CHECK_HELP: &str = "\
+Examples:
+  restante mail check
+  restante mail check anna@example.org --rebuild
+
+It checks the totals of mailboxes, the size of accounts, and that mailboxes and threads of emails
+exist. Without an address it checks all accounts. Changes of an account wait while it is checked,
+about a second for 100,000 emails. --rebuild corrects what is counted; what it can't correct stays
+listed, and the exit code is 1 then.";
+
+const VAULT_HELP: &str = "\
+Examples:
+  restante mail vault anna@example.org --limit 20
+  restante mail vault anna@example.org --format json | jq '.[] | select(.size > 1000000)'
+
+What was destroyed last comes first. An email can be restored for thirty days
+(mail.limits.vault_seconds) after it was destroyed.";
+
+const RESTORE_HELP: &str = "\
+Examples:
+  restante mail restore anna@example.org 17 18
+  restante mail vault anna@example.org --format json | jq '.[].id' \\
+    | xargs restante mail restore anna@example.org
+
+The ids are those of `restante mail vault`. A restored email has a new id; it is in its former
+mailboxes, or in one with the name Restored if all of them are gone. An email that would exceed
+the quota of the account stays in the vault, and the exit code is 1 then.";
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: UpkeepCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        UpkeepCommand::Check(flags) => check::run(&flags).await,
+        UpkeepCommand::Vault(flags) => vault::run(&flags).await,
+        UpkeepCommand::Restore(flags) => restore::run(&flags).await,
+    }
+}

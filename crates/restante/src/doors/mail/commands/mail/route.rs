@@ -1,0 +1,53 @@
+//! `POST /admin/v1/mail`: one operation on the mail of accounts of a running server.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{
+    Extension, Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use restante_directory::Login;
+use restante_http::{Audience, Route};
+use tokio::sync::Semaphore;
+
+use super::operate::{MailOperation, Operator, PATH};
+use crate::doors::mail::commands::directory::{parse_request, refusal};
+
+/// The route of a server that keeps its mail below a data folder. Operations that walk through an account run one at a time.
+pub(crate) fn route(operator: Operator, data: PathBuf) -> Route {
+    let permits = Arc::new(Semaphore::new(1));
+    let answer = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
+        let (operator, permits) = (operator.clone(), permits.clone());
+        let login = login.map(|Extension(login)| login);
+        let request = parse_request(&body, &data, login.as_deref());
+        answer(operator, permits, request.map(|(_, operation)| operation))
+    };
+    Route::post(PATH, "check mail, list and restore destroyed emails", answer)
+        .with_audience(Audience::Operators)
+}
+
+async fn answer(
+    operator: Operator,
+    permits: Arc<Semaphore>,
+    operation: Result<MailOperation, (StatusCode, String)>,
+) -> Response {
+    let operation = match operation {
+        Ok(operation) => operation,
+        Err(refused) => return refused.into_response(),
+    };
+    // A task of its own: what has begun ends when the client goes away.
+    let done = tokio::spawn(async move {
+        let _permit = match operation {
+            MailOperation::Check { .. } => permits.acquire().await.ok(),
+            MailOperation::Vault { .. } | MailOperation::Restore { .. } => None,
+        };
+        operator.operate(operation).await
+    });
+    match done.await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(error)) => refusal(&error),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a task of mail ended early").into_response(),
+    }
+}

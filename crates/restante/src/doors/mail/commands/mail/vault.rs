@@ -1,0 +1,156 @@
+//! `restante mail vault`
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use anyhow::bail;
+use clap::Args;
+use indicatif::DecimalBytes;
+use restante_directory::EmailAddress;
+
+use super::operate::{Destroyed, MailAnswer, MailOperation, ReachedMail};
+use crate::{
+    doors::mail::commands::directory::{
+        reach::{DirectoryFlags, Reached},
+        show,
+    },
+    output::{ReportFormat, printable, short, write_json},
+};
+
+/// Emails that are read at once.
+const PAGE: usize = 256;
+/// The most characters of a sender and of a subject in a line.
+const FROM_CHARS: usize = 24;
+const SUBJECT_CHARS: usize = 60;
+
+#[derive(Args, Debug)]
+pub(crate) struct VaultFlags {
+    /// The address of the account, as anna@example.org
+    address: EmailAddress,
+    /// Print at most this many, those that were destroyed last [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    #[command(flatten)]
+    flags: DirectoryFlags,
+}
+
+pub(super) async fn run(flags: &VaultFlags) -> anyhow::Result<ExitCode> {
+    let reached = flags.flags.reach().await?;
+    let done = list(flags, &reached).await;
+    reached.close().await?;
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Prints page after page, so that a long list needs no memory.
+async fn list(flags: &VaultFlags, reached: &Reached) -> anyhow::Result<()> {
+    let mail = ReachedMail::of(reached).await?;
+    let mut printer = Printer { format: flags.flags.format, printed: 0 };
+    let mut left = flags.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut after = None;
+    loop {
+        let (address, limit) = (flags.address.clone(), left.min(PAGE));
+        let answer = mail.operate(MailOperation::Vault { address, after, limit }).await?;
+        let MailAnswer::Vault { items, next } = answer else {
+            bail!("the server's answer is no page of a vault");
+        };
+        left = left.saturating_sub(items.len());
+        // Not locked while a page is waited for.
+        let mut out = io::stdout().lock();
+        printer.print(&items, &mut out)?;
+        after = next;
+        if after.is_none() || left == 0 {
+            printer.end(&mut out)?;
+            return Ok(());
+        }
+    }
+}
+
+/// Prints lines below one head, or one JSON array.
+struct Printer {
+    format: ReportFormat,
+    printed: u64,
+}
+
+impl Printer {
+    fn print(&mut self, items: &[Destroyed], out: &mut dyn Write) -> io::Result<()> {
+        for item in items {
+            match self.format {
+                ReportFormat::Text => {
+                    if self.printed == 0 {
+                        print_cells(["id", "destroyed", "size", "from", "subject"].map(str::to_owned), out)?;
+                    }
+                    print_cells(cells(item), out)?;
+                }
+                ReportFormat::Json => {
+                    out.write_all(if self.printed == 0 { b"[" } else { b"," })?;
+                    write_json(&mut *out, item)?;
+                }
+            }
+            self.printed += 1;
+        }
+        Ok(())
+    }
+
+    fn end(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self.format {
+            ReportFormat::Text => Ok(()),
+            ReportFormat::Json if self.printed == 0 => writeln!(out, "[]"),
+            ReportFormat::Json => writeln!(out, "]"),
+        }
+    }
+}
+
+fn cells(item: &Destroyed) -> [String; 5] {
+    let destroyed = show::time(i64::try_from(item.destroyed).unwrap_or(i64::MAX));
+    let size = DecimalBytes(item.size).to_string();
+    let (from, subject) = (short(&item.from, FROM_CHARS), short(&item.subject, SUBJECT_CHARS));
+    [item.id.to_string(), destroyed, size, from, subject]
+}
+
+fn print_cells(cells: [String; 5], out: &mut dyn Write) -> io::Result<()> {
+    let [id, destroyed, size, from, subject] = cells.map(|cell| printable(&cell));
+    let line = format!("{id:<8}  {destroyed:<20}  {size:>9}  {from:<FROM_CHARS$}  {subject}");
+    writeln!(out, "{}", line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destroyed(id: u64, subject: &str) -> Destroyed {
+        let (destroyed, received) = (1_554_076_800, 1_554_076_000);
+        let (from, subject) = ("Bob".to_owned(), subject.to_owned());
+        Destroyed { id, email: 4, destroyed, received, size: 12_345, from, subject }
+    }
+
+    fn printed(format: ReportFormat, pages: &[&[Destroyed]]) -> String {
+        let (mut printer, mut out) = (Printer { format, printed: 0 }, Vec::new());
+        for page in pages {
+            printer.print(page, &mut out).unwrap();
+        }
+        printer.end(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn pages_have_one_head() {
+        let text = printed(ReportFormat::Text, &[&[destroyed(18, "a\u{1b}b")], &[destroyed(17, "")]]);
+        assert_eq!(
+            text,
+            "id        destroyed                  size  from                      subject\n\
+             18        2019-04-01T00:00:00Z   12.35 kB  Bob                       a b\n\
+             17        2019-04-01T00:00:00Z   12.35 kB  Bob\n"
+        );
+        assert_eq!(printed(ReportFormat::Text, &[&[]]), "");
+    }
+
+    #[test]
+    fn pages_are_one_array_of_json() {
+        let text = printed(ReportFormat::Json, &[&[destroyed(18, "a")], &[destroyed(17, "b")]]);
+        let read: Vec<Destroyed> = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, [destroyed(18, "a"), destroyed(17, "b")]);
+        assert_eq!(printed(ReportFormat::Json, &[&[]]), "[]\n");
+    }
+}

@@ -1,0 +1,259 @@
+//! Mail comes in by LMTP and is read by JMAP.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::Arc,
+};
+
+use restante_core::SystemClock;
+use restante_mail::{MailConfig, MailMetrics, Role, email, mailbox};
+use restante_records::{AccountId, Change, Commit, Get, Query, Value as Property};
+use serde_json::{Value, json};
+
+use crate::{
+    records::with_stores,
+    support::{Server, exchange, folder, restante, said, say},
+};
+
+const USER: &str = "alice@example.org";
+const PASSWORD: &str = "correct horse";
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A server with an account.
+struct Mail {
+    server: Server,
+    jmap: SocketAddr,
+    lmtp: SocketAddr,
+}
+
+fn start(folder: &Path) -> Mail {
+    start_with(folder, None)
+}
+
+/// A server that also serves operators at an address.
+fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
+    let (jmap, lmtp) = (free_address(), free_address());
+    let mut command = restante(folder);
+    command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
+    command.args(["--jmap-listen", &jmap.to_string(), "--lmtp-listen", &lmtp.to_string()]);
+    if let Some(operators) = operators {
+        command.env("RESTANTE_OPERATE__LISTEN", operators.to_string());
+    }
+    Mail { server: Server::spawn(command), jmap, lmtp }
+}
+
+fn make_account(folder: &Path) {
+    std::fs::write(folder.join("password"), PASSWORD).unwrap();
+    said(folder, &["domain", "add", "example.org"]);
+    said(folder, &["account", "add", USER, "--password-file", "password"]);
+}
+
+impl Mail {
+    /// Delivers a message; returns the reply for its recipient.
+    fn deliver(&self, message: &str) -> String {
+        let mut stream = TcpStream::connect(self.lmtp).unwrap();
+        let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut reply = || loop {
+            let line = replies.next().unwrap().unwrap();
+            if line.as_bytes()[3] == b' ' {
+                return line;
+            }
+        };
+        assert!(reply().starts_with("220 "));
+        let recipient = format!("RCPT TO:<{USER}>");
+        for (command, code) in [
+            ("LHLO client.example", "250 "),
+            ("MAIL FROM:<bob@example.net>", "250 "),
+            (recipient.as_str(), "250 "),
+            ("DATA", "354 "),
+        ] {
+            write!(stream, "{command}\r\n").unwrap();
+            let line = reply();
+            assert!(line.starts_with(code), "{command}: {line}");
+        }
+        write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n")).unwrap();
+        reply()
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> Value {
+        let credentials = base64_simd::STANDARD.encode_to_string(format!("{USER}:{PASSWORD}"));
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nauthorization: Basic {credentials}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.jmap,
+            body.len()
+        );
+        let answer = exchange(self.jmap, &[head.as_bytes(), body.as_bytes()].concat()).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    /// The arguments of the last response to these calls.
+    fn calls(&self, calls: &[(&str, Value)]) -> Value {
+        let session = self.request("GET", "/.well-known/jmap", "");
+        let account = &session["primaryAccounts"]["urn:ietf:params:jmap:mail"];
+        let calls: Vec<Value> = calls
+            .iter()
+            .enumerate()
+            .map(|(number, (name, arguments))| {
+                let mut arguments = arguments.clone();
+                arguments["accountId"] = account.clone();
+                json!([name, arguments, number.to_string()])
+            })
+            .collect();
+        let using = ["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:mail"];
+        let api = session["apiUrl"].as_str().unwrap();
+        let path = &api[api.find(&self.jmap.to_string()).unwrap() + self.jmap.to_string().len()..];
+        let body = json!({"using": using, "methodCalls": calls}).to_string();
+        let response = self.request("POST", path, &body);
+        response["methodResponses"].as_array().unwrap().last().unwrap()[1].clone()
+    }
+
+    /// The subjects of the emails that match, newest first.
+    fn subjects(&self, filter: Value) -> Vec<String> {
+        let ids = json!({"resultOf": "0", "name": "Email/query", "path": "/ids"});
+        let answer = self.calls(&[
+            ("Email/query", json!({"filter": filter})),
+            ("Email/get", json!({"#ids": ids, "properties": ["subject"]})),
+        ]);
+        let list = answer["list"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        list.iter().map(|email| email["subject"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn message(subject: &str, text: &str) -> String {
+    format!(
+        "From: Bob <bob@example.net>\nTo: {USER}\nMessage-ID: <{subject}@example.net>\nSubject: {subject}\n\n{text}\n"
+    )
+}
+
+#[test]
+fn what_lmtp_brings_is_read_and_searched_by_jmap_also_after_a_kill() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let mail = start(&folder);
+    let reply = mail.deliver(&message("Lunch", "Shall we eat pancakes?"));
+    assert!(reply.starts_with("250 "), "{reply}");
+    let again = mail.deliver(&message("Lunch", "Shall we eat pancakes?"));
+    assert!(again.starts_with("250 "), "{again}");
+    assert_eq!(mail.subjects(json!({})), ["Lunch"], "a repeated delivery is stored once");
+    assert_eq!(mail.subjects(json!({"text": "PANCAKES"})), ["Lunch"], "what was just stored is found");
+    assert_eq!(mail.subjects(json!({"text": "waffles"})), [""; 0]);
+    mail.server.kill();
+
+    let mail = start(&folder);
+    assert_eq!(mail.subjects(json!({"body": "pancakes"})), ["Lunch"]);
+    let inbox = mail.calls(&[("Mailbox/get", json!({"ids": null}))]);
+    let inbox = inbox["list"].as_array().unwrap().iter().find(|mailbox| mailbox["role"] == "inbox").unwrap();
+    assert_eq!((&inbox["totalEmails"], &inbox["unreadThreads"]), (&json!(1), &json!(1)));
+    assert_eq!(mail.server.stop().code(), Some(0));
+}
+
+#[test]
+fn a_search_index_that_was_removed_is_made_again() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let mail = start(&folder);
+    mail.deliver(&message("Tea", "with milk"));
+    mail.deliver(&message("Coffee", "without milk"));
+    mail.server.stop();
+    std::fs::remove_dir_all(folder.join("data/search")).unwrap();
+    let mail = start(&folder);
+    let mut found = mail.subjects(json!({"text": "milk"}));
+    found.sort();
+    assert_eq!(found, ["Coffee", "Tea"]);
+    assert_eq!(mail.subjects(json!({"subject": "tea"})), ["Tea"]);
+}
+
+/// Destroys all emails of an account of a stopped server, the first first, and counts one too many in its inbox.
+fn destroy_and_damage(folder: &Path, account: AccountId) {
+    with_stores(folder, async |records, blobs| {
+        let (clock, limits, metrics) = (Arc::new(SystemClock), MailConfig::default(), MailMetrics::default());
+        let mail =
+            restante_mail::Mail::new(records.records.clone(), blobs.blobs.clone(), clock, limits, metrics);
+        let mut emails =
+            records.records.query(account, &Query::new(email::KIND, email::BY_THREAD)).await.unwrap().ids;
+        emails.sort();
+        for email in emails {
+            mail.destroy_email(account, email, None).await.unwrap();
+        }
+        let (mailboxes, _) = mail.mailboxes(account).await.unwrap();
+        let id = mailboxes.iter().find(|mailbox| mailbox.role == Some(Role::Inbox)).unwrap().id;
+        let get = Get::small(mailbox::KIND, vec![id]);
+        let mut properties = records.records.get(account, &get).await.unwrap().remove(0).unwrap().properties;
+        properties.remove(mailbox::TOTAL, &Property::Number(0));
+        properties.add(mailbox::TOTAL, Property::Number(1));
+        let change = Change::Update { kind: mailbox::KIND, id, body: None, properties: Some(properties) };
+        records.records.commit(account, Commit::of([change])).await.unwrap();
+    });
+}
+
+/// The ids and subjects of what can be restored.
+fn vault(folder: &Path, flags: &[&str]) -> Vec<(String, String)> {
+    let args = [&["mail", "vault", USER, "--format", "json"], flags].concat();
+    let list: Value = serde_json::from_str(&said(folder, &args)).unwrap();
+    let entry = |entry: &Value| (entry["id"].to_string(), entry["subject"].as_str().unwrap().to_owned());
+    list.as_array().unwrap().iter().map(entry).collect()
+}
+
+#[test]
+fn destroyed_emails_are_restored_and_counters_corrected_on_a_stopped_server_and_by_a_running_one() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let accounts: Value =
+        serde_json::from_str(&said(&folder, &["account", "list", "--format", "json"])).unwrap();
+    let account = AccountId(u32::try_from(accounts[0]["account"].as_u64().unwrap()).unwrap());
+    assert_eq!(said(&folder, &["mail", "check"]), "checked the mail of 1 accounts: all sound\n");
+    let mail = start(&folder);
+    for subject in ["Tea", "Coffee", "Milk"] {
+        mail.deliver(&message(subject, "hot"));
+    }
+    assert_eq!(mail.server.stop().code(), Some(0));
+    assert_eq!(said(&folder, &["mail", "vault", USER]), "");
+    destroy_and_damage(&folder, account);
+
+    // Stopped.
+    let entries = vault(&folder, &[]);
+    assert_eq!(entries.iter().map(|(_, subject)| &**subject).collect::<Vec<_>>(), ["Milk", "Coffee", "Tea"]);
+    let text = said(&folder, &["mail", "vault", USER, "--limit", "1"]);
+    let [_, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert!(line.starts_with(&entries[0].0) && line.ends_with("Bob                       Milk"), "{text}");
+    let partly = say(&folder, &["mail", "restore", USER, &entries[0].0, "999"]);
+    assert_eq!(partly.code, 1, "{}", partly.err);
+    assert!(partly.out.starts_with(&format!("restored {} as email ", entries[0].0)), "{}", partly.out);
+    assert_eq!(partly.err, "restante: 999 is not restored: the vault has no such email\n");
+    let wrong = say(&folder, &["mail", "check"]);
+    assert_eq!(wrong.code, 1, "{}", wrong.err);
+    assert!(wrong.out.starts_with(&format!("{USER}, mailbox ")), "{}", wrong.out);
+    assert!(wrong.out.ends_with("\nchecked the mail of 1 accounts: 1 damaged place\n"), "{}", wrong.out);
+    assert_eq!(say(&folder, &["mail", "vault", "nobody@example.org"]).code, 1);
+
+    // Running.
+    let operators = free_address();
+    let mail = start_with(&folder, Some(operators));
+    let url = format!("http://{operators}");
+    let by_server = |args: &[&str]| say(&folder, &[args, &["--rest", &url]].concat());
+    assert_eq!(by_server(&["mail", "check", USER]).out, wrong.out);
+    let corrected = by_server(&["mail", "check", "--rebuild"]);
+    assert_eq!(corrected.code, 0, "{}", corrected.err);
+    assert!(corrected.out.ends_with("accounts: 1 damaged place, 1 corrected\n"), "{}", corrected.out);
+    assert_eq!(by_server(&["mail", "check"]).out, "checked the mail of 1 accounts: all sound\n");
+    assert_eq!(vault(&folder, &["--rest", &url]), entries[1..]);
+    let restored = by_server(&["mail", "restore", USER, &entries[1].0, &entries[2].0, "--format", "json"]);
+    let outcomes: Value = serde_json::from_str(&restored.out).unwrap();
+    assert!(outcomes.as_array().unwrap().iter().all(|outcome| outcome["email"].is_u64()), "{outcomes}");
+    assert_eq!(vault(&folder, &["--rest", &url]), []);
+    let mut subjects = mail.subjects(json!({}));
+    subjects.sort();
+    assert_eq!(subjects, ["Coffee", "Milk", "Tea"]);
+    let refused = by_server(&["mail", "vault", "nobody@example.org"]);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert!(refused.err.contains("nobody@example.org"), "{}", refused.err);
+    assert_eq!(mail.server.metric("restante_mail_purge_turns_total"), Some(0.0));
+    assert_eq!(mail.server.stop().code(), Some(0));
+}
