@@ -126,7 +126,7 @@ impl Recount {
                 (Share::of_mailbox(mailbox), self.shares.get(id).copied().unwrap_or_default());
             let uid_next = self.uids.get(id).map_or(1, |uid| uid + 1);
             if stored != counted {
-                wrong.push((*id, format!("has {stored:?}, counted {counted:?}"), counted, uid_next));
+                wrong.push((*id, format!("has {stored}, but {counted} were counted"), counted, uid_next));
             } else if mailbox.uid_next < uid_next {
                 let what = format!("gives UID {} next, and {} is in use", mailbox.uid_next, uid_next - 1);
                 wrong.push((*id, what, counted, uid_next));

@@ -1,6 +1,6 @@
 //! What the emails of a thread add to the counters of mailboxes (rule MB4).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use restante_records::RecordId;
 
@@ -15,6 +15,16 @@ pub(crate) struct Share {
     pub(crate) threads: u64,
     pub(crate) unread_threads: u64,
     pub(crate) bytes: u64,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { total, unread, threads, unread_threads, bytes } = self;
+        write!(
+            f,
+            "{total} emails ({unread} unread) in {threads} threads ({unread_threads} unread) of {bytes} bytes"
+        )
+    }
 }
 
 /// What a thread adds to each mailbox in which an email of it is.
