@@ -2,7 +2,7 @@
 
 use restante_core::{AccountId, RecordId};
 use restante_directory::Access;
-use restante_mail::{Keywords, email, keyword, row::Row};
+use restante_mail::{Keywords, email, keyword, message::Structure, row::Row};
 use restante_records::{Get, Query, Record, Value};
 
 use crate::core::{
@@ -34,6 +34,7 @@ pub(crate) async fn get(
         Some(asked) => known(asked),
         None => (all(context, account).await?, Vec::new()),
     };
+    let with_row = wanted.needs_row();
     let bytes_max = context.config.response_bytes_max.get();
     let bytes_before = exchange.answers.bytes();
     let mut answer = exchange.answers.begin();
@@ -42,7 +43,8 @@ pub(crate) async fn get(
     let mut list = answer.list("list");
     let mut bytes = bytes_before;
     for chunk in ids.chunks(CHUNK) {
-        let records = context.records().get(account, &Get::whole(email::KIND, chunk.to_vec())).await?;
+        let get = Get { kind: email::KIND, ids: chunk.to_vec(), with_body: with_row };
+        let records = context.records().get(account, &get).await?;
         let keywords = keywords(context, account, &records, &wanted).await?;
         for (id, record) in chunk.iter().zip(&records) {
             let Some(record) = record.as_ref().filter(|record| is_visible(record)) else {
@@ -51,7 +53,11 @@ pub(crate) async fn get(
             };
             let out = list.item();
             let from = out.len();
-            write(context, record, &keywords, &wanted, out).await?;
+            if with_row {
+                write(context, record, &keywords, &wanted, out).await?;
+            } else {
+                write_metadata(record, &keywords, &wanted, out);
+            }
             bytes += out.len() - from;
             if bytes > bytes_max {
                 let text = format!(
@@ -139,6 +145,20 @@ async fn keywords(
     numbers.sort_unstable();
     numbers.dedup();
     Ok(context.mail().keywords(account, &numbers).await?)
+}
+
+/// Writes an email of which nothing is asked for that is in its row.
+fn write_metadata(record: &Record, keywords: &Keywords, wanted: &Wanted, out: &mut Vec<u8>) {
+    let rendering = Rendering {
+        stored: Some(Stored { id: record.id, properties: &record.properties, keywords }),
+        blob: &BlobRef::email(record.id),
+        size: 0,
+        ready: Ready::Unread,
+        structure: &Structure::default(),
+        raw: &[],
+        values: &[],
+    };
+    rendering.write(wanted, out);
 }
 
 async fn write(

@@ -222,6 +222,22 @@ impl Wanted {
         self.properties.contains(property)
     }
 
+    /// Whether the properties of the records don't say all that is asked for, so that rows are needed.
+    pub(crate) fn needs_row(&self) -> bool {
+        let is_in_record = |property: &EmailProperty| {
+            matches!(
+                property,
+                EmailProperty::Id
+                    | EmailProperty::BlobId
+                    | EmailProperty::ThreadId
+                    | EmailProperty::MailboxIds
+                    | EmailProperty::Keywords
+                    | EmailProperty::ReceivedAt
+            )
+        };
+        !self.properties.iter().all(is_in_record)
+    }
+
     /// Whether fields of the message's header are asked for.
     pub(crate) fn has_header(&self) -> bool {
         let is_header =

@@ -17,6 +17,8 @@ const NULL: &[u8] = b"null";
 /// Where the ready JSON of an email is.
 #[derive(Clone, Copy)]
 pub(crate) enum Ready<'r> {
+    /// None of it is asked for.
+    Unread,
     Row(&'r Row),
     Message(&'r Message),
 }
@@ -24,6 +26,7 @@ pub(crate) enum Ready<'r> {
 impl Ready<'_> {
     fn json(&self, shorthand: Shorthand) -> &[u8] {
         match self {
+            Self::Unread => NULL,
             Self::Row(row) => row.json(shorthand).unwrap_or(NULL),
             Self::Message(message) => message.json(shorthand),
         }
@@ -44,6 +47,7 @@ pub(crate) struct Rendering<'r> {
     /// `None` for a blob that is no email of the store: its metadata is null.
     pub(crate) stored: Option<Stored<'r>>,
     pub(crate) blob: &'r BlobRef,
+    /// 0 when it is not asked for.
     pub(crate) size: u64,
     pub(crate) ready: Ready<'r>,
     /// Empty when no parts are asked for.

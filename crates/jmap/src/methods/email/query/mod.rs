@@ -5,6 +5,7 @@
 
 pub(crate) mod filter;
 pub(crate) mod fuzz;
+mod list;
 mod plan;
 mod result;
 mod select;

@@ -16,8 +16,8 @@ pub(crate) struct Walk {
     to: Option<i64>,
     /// Whether its entries are all emails that pass, so that none need be read.
     pub(crate) is_exact: bool,
-    /// The mailbox, if all its emails pass: its counters say how many there are.
-    pub(crate) whole_mailbox: Option<u64>,
+    /// The mailbox that all its emails are in.
+    pub(crate) mailbox: Option<u64>,
 }
 
 /// Which emails may pass.
@@ -119,13 +119,18 @@ impl Best {
             (None, None) => (email::BY_RECEIVED, Vec::new(), 0),
         };
         let is_exact = conjuncts == used + self.times;
-        let is_whole = is_exact && index == email::BY_MAILBOX && self.times == 0;
-        let whole_mailbox = if is_whole { self.mailbox } else { None };
-        Walk { index, equals, from, to, is_exact, whole_mailbox }
+        Walk { index, equals, from, to, is_exact, mailbox: self.mailbox }
     }
 }
 
 impl Walk {
+    /// The mailbox, if all its emails pass: its counters say how many there are.
+    pub(crate) fn whole_mailbox(&self) -> Option<u64> {
+        let is_whole =
+            self.is_exact && self.index == email::BY_MAILBOX && self.from.is_none() && self.to.is_none();
+        self.mailbox.filter(|_| is_whole)
+    }
+
     /// The query of the records.
     pub(crate) fn query(&self, is_ascending: bool) -> Query {
         let at = |time: i64| Value::Number(u64::try_from(time).unwrap_or(0));
@@ -157,14 +162,15 @@ mod tests {
     fn a_mailbox_is_one_range_of_an_index() {
         let walk = walk(&Test::And(vec![Test::And(vec![Test::InMailbox(3)])]));
         assert_eq!((walk.index, &walk.equals[..], walk.is_exact), (email::BY_MAILBOX, &[3][..], true));
-        assert_eq!(walk.whole_mailbox, Some(3));
+        assert_eq!(walk.whole_mailbox(), Some(3));
     }
 
     #[test]
     fn times_narrow_the_range() {
         let times = [Test::After(5), Test::Before(10), Test::After(7), Test::Before(9)];
         let walk = walk(&Test::And([vec![Test::InMailbox(3)], times.to_vec()].concat()));
-        assert_eq!((walk.from, walk.to, walk.is_exact, walk.whole_mailbox), (Some(7), Some(9), true, None));
+        assert_eq!((walk.from, walk.to, walk.is_exact), (Some(7), Some(9), true));
+        assert_eq!((walk.mailbox, walk.whole_mailbox()), (Some(3), None));
     }
 
     #[test]

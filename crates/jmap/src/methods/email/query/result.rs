@@ -6,19 +6,21 @@ use std::{
 };
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
-use restante_mail::{Mail, email, message::Shorthand, row::Row};
-use restante_records::{ChangesSince, Get, Properties, Query, Record, Records};
+use restante_mail::{Mail, email, message::Shorthand, row::Row, thread as thread_kind};
+use restante_records::{ChangesSince, Get, Kind, Properties, Query, Record, Records};
 use sha2::{Digest, Sha256};
+use tokio::task::spawn_blocking;
 
 use crate::core::{Context, MethodError};
 
 use super::{
     filter::{Condition, Filter},
+    list::Entry,
     plan::{Candidates, Walk, text_and_index},
     sort::{Comparator, Key, Keys, Sort, SortBy},
     test::{Facts, KeywordTest, KeywordTests, Needs, Test, ThreadFacts, received, size, thread},
     text::{self, Hits},
-    views::{Answered, Cell, Entry, Update, View, ViewKey},
+    views::{Answered, Cell, Update, View, ViewKey},
 };
 
 /// Emails are read in chunks of so many; with their rows in smaller ones, since a row may have 64 KiB.
@@ -31,8 +33,15 @@ const WALK_PAGE: usize = 4_096;
 /// A result is brought up to date when no more emails changed, and made again otherwise.
 const UPDATES_MAX: usize = 4_096;
 
+/// With the threads of what changed, no more emails than this are looked at again.
+const AFFECTED_MAX: usize = 16_384;
+
 /// The most emails of a thread that are looked at: threads end before (`mail.md` section 5).
 const THREAD_EMAILS_MAX: usize = 4_096;
+
+/// A result of more emails is sorted on the blocking pool, and so are more changes put into one.
+const SORTED_INLINE_MAX: usize = 2_048;
+const UPDATES_INLINE_MAX: usize = 128;
 
 /// Other requests may commit while a result is made; it is brought up to date so often, and then taken as it is.
 const ATTEMPTS_MAX: usize = 4;
@@ -81,17 +90,13 @@ impl<'c> Selection<'c> {
         self.context.records()
     }
 
-    /// Whether what one email is decides whether it is in the result, and where.
-    pub(crate) fn is_own(&self) -> bool {
-        self.needs.thread_keywords.is_empty() && self.needs.texts.is_empty()
-    }
-
     /// Whether an email can enter or leave the result, or move in it, while it exists.
     pub(crate) fn is_mutable(&self) -> bool {
         self.test.is_mutable() || self.sort.is_mutable()
     }
 
-    /// Whether changes can be calculated (X3): who knows what a search found earlier.
+    /// Whether changes can be calculated (X3), and a result be brought up to date by them: an index does not say what it found
+    /// earlier.
     pub(crate) fn can_calculate_changes(&self) -> bool {
         self.needs.texts.is_empty()
     }
@@ -123,16 +128,25 @@ impl<'c> Selection<'c> {
     /// What the result is kept under. The test has the numbers of keywords, so that a keyword that becomes known makes another key.
     fn key(&self) -> ViewKey {
         *self.key.get_or_init(|| {
-            // What a search says alone has no threads.
-            let has_threads = self.collapse || self.needs.texts.is_empty();
-            let text = format!("{:?} {:?} {:?} {has_threads}", self.test, self.needs.texts, self.sort);
+            let text = format!("{:?} {:?} {:?} {}", self.test, self.needs.texts, self.sort, self.collapse);
             ViewKey { account: self.account, digest: Sha256::digest(text).into() }
         })
     }
 
-    /// Whether a kept result is better than a walk in an index to a position far behind: once there is one, or some walks were made.
-    pub(crate) fn is_view_worth_it(&self, walks_min: u32) -> bool {
-        self.context.views.cell(self.key()).is_worth_it(walks_min)
+    /// Whether the result is kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.context.views.is_kept(&self.key())
+    }
+
+    /// Counts a walk over so many entries of an index, instead of which a kept result could have been used; returns those of all
+    /// such walks.
+    pub(crate) fn add_walk(&self, entries: u64) -> u64 {
+        self.context.views.cell(self.key()).add_walk(entries)
+    }
+
+    /// The emails of the account.
+    pub(crate) async fn emails_of_account(&self) -> Result<u64, MethodError> {
+        Ok(self.context.mail().usage(self.account).await?.emails)
     }
 
     /// The result, complete up to a state that emails have or had, or later.
@@ -154,14 +168,18 @@ impl<'c> Selection<'c> {
     }
 
     /// Makes the result, or brings it up to date. The caller holds the cell's `maker`.
-    async fn renew(&self, cell: &Cell) -> Result<Answered, MethodError> {
+    async fn renew(&self, cell: &Arc<Cell>) -> Result<Answered, MethodError> {
         let known = cell.view.lock().as_ref().map(|view| view.state);
-        if let Some(since) = known.filter(|_| self.is_own())
+        if let Some(since) = known.filter(|_| self.can_calculate_changes())
             && let Some((updates, state)) = self.updates(since).await?
         {
-            if let Some(view) = cell.view.lock().as_mut() {
-                view.apply(updates, state);
-            }
+            let (cell, is_long) = (cell.clone(), updates.len() > UPDATES_INLINE_MAX);
+            let apply = move || {
+                if let Some(view) = cell.view.lock().as_mut() {
+                    view.apply(updates, state);
+                }
+            };
+            run(is_long, apply).await?;
             return Ok(Answered::Updated);
         }
         let view = self.build().await?;
@@ -172,23 +190,16 @@ impl<'c> Selection<'c> {
     /// All emails that pass.
     async fn build(&self) -> Result<View, MethodError> {
         let mut state = self.state().await?;
-        let found = self.found().await?;
-        let mut view = View::new(state, self.sort.clone(), self.all_entries(&found).await?);
-        if found.is_partial {
-            // More is found when the index has caught up, though no email changes: so no later query uses this.
-            view.state = Revision(0);
-            return Ok(view);
-        }
+        let mut view = self.build_at(state).await?;
         // What changed while the emails were read may have been missed.
         for _ in 0..ATTEMPTS_MAX {
             let now = self.state().await?;
-            if now <= state {
+            if now <= state || view.state < state {
                 break;
             }
-            if !self.is_own() {
+            if !self.can_calculate_changes() {
+                view = self.build_at(now).await?;
                 state = now;
-                let found = self.found().await?;
-                view = View::new(state, self.sort.clone(), self.all_entries(&found).await?);
             } else if let Some((updates, reached)) = self.updates(state).await? {
                 view.apply(updates, reached);
                 state = reached;
@@ -199,12 +210,22 @@ impl<'c> Selection<'c> {
         Ok(view)
     }
 
-    async fn all_entries(&self, found: &text::Found) -> Result<Vec<Entry>, MethodError> {
+    /// All emails that pass, read when the emails are in a state or a later one.
+    async fn build_at(&self, state: Revision) -> Result<View, MethodError> {
+        let found = self.found().await?;
+        let passed = self.all_entries(&found).await?;
+        // More is found when the index has caught up, though no email changes: so no later query uses what is partial.
+        let state = if found.is_partial { Revision(0) } else { state };
+        let (sort, collapse, is_long) = (self.sort.clone(), self.collapse, passed.len() > SORTED_INLINE_MAX);
+        run(is_long, move || View::new(state, sort, passed, collapse)).await
+    }
+
+    async fn all_entries(&self, found: &text::Found) -> Result<Vec<Evaluated>, MethodError> {
         if let Some(entries) = self.entries_of_hits(found).await? {
             return Ok(entries);
         }
         let found = &found.emails;
-        let mut evaluation = Evaluation::new(self, found);
+        let mut evaluation = Evaluation::new(self, found, false);
         match &self.candidates {
             Candidates::Nobody => {}
             Candidates::Found(place) => {
@@ -228,13 +249,16 @@ impl<'c> Selection<'c> {
     }
 
     /// What a search and an index say alone, so that a search for a common word reads no email. `None`: emails must be read.
-    async fn entries_of_hits(&self, found: &text::Found) -> Result<Option<Vec<Entry>>, MethodError> {
+    async fn entries_of_hits(&self, found: &text::Found) -> Result<Option<Vec<Evaluated>>, MethodError> {
         let needs_emails = self.collapse || found.may_be_gone || self.sort.by_received_alone().is_none();
         let Some((place, walk)) = text_and_index(&self.test).filter(|_| !needs_emails) else {
             return Ok(None);
         };
         let Some(hits) = found.emails.get(place) else { return Ok(None) };
-        let entry = |id: u64, received: i64| Entry { keys: Keys::One(received), id, thread: 0 };
+        let entry = |id: u64, received: i64| {
+            let entry = Entry { keys: Keys::One(received), id };
+            Evaluated { entry, thread: 0 } // no thread is collapsed
+        };
         let Some(walk) = walk else {
             return Ok(Some(hits.iter().map(|(id, received)| entry(*id, *received)).collect()));
         };
@@ -264,20 +288,53 @@ impl<'c> Selection<'c> {
 
     /// How the emails stand in the result that changed since a state, and the state that this brings it to. `None`: too many.
     async fn updates(&self, since: Revision) -> Result<Option<(Vec<Update>, Revision)>, MethodError> {
-        let Some(changed) = changed(self.records(), self.account, since, UPDATES_MAX).await? else {
+        let Some(changed) = changed(self.records(), self.account, email::KIND, since, UPDATES_MAX).await?
+        else {
             return Ok(None);
         };
-        let mut evaluation = Evaluation::new(self, &[]);
-        evaluation.read(&changed.ids).await?;
-        Ok(Some((evaluation.into_updates(&changed.ids), changed.state)))
+        let state = changed.state;
+        let Some(affected) = self.affected(changed, since).await? else { return Ok(None) };
+        let mut evaluation = Evaluation::new(self, &[], true);
+        evaluation.read(&affected).await?;
+        Ok(Some((evaluation.into_updates(&affected), state)))
+    }
+
+    /// The emails that changes since a state may have put in, taken out or moved, whether they exist or not, ascending: where
+    /// threads matter, all emails of all threads that changed (X4). `None`: too many.
+    pub(crate) async fn affected(
+        &self,
+        changed_emails: Changed,
+        since: Revision,
+    ) -> Result<Option<Vec<RecordId>>, MethodError> {
+        let mut affected = changed_emails.ids;
+        if !self.depends_on_threads() {
+            return Ok(Some(affected));
+        }
+        // A thread that an email was destroyed of has changed, too.
+        let changed_threads =
+            changed(self.records(), self.account, thread_kind::KIND, since, AFFECTED_MAX).await?;
+        let Some(changed_threads) = changed_threads else { return Ok(None) };
+        let mut threads: Vec<u64> = changed_threads.ids.iter().map(|id| id.0).collect();
+        threads.extend(self.small(&affected).await?.iter().map(|record| thread(&record.properties)));
+        threads.sort_unstable();
+        threads.dedup();
+        for threads in threads.chunks(SMALL_READ) {
+            affected.extend(self.emails_of(threads.iter().copied()).await?);
+            if affected.len() > AFFECTED_MAX {
+                return Ok(None);
+            }
+        }
+        affected.sort_unstable();
+        affected.dedup();
+        Ok(Some(affected))
     }
 
     /// The entries that emails have, whether they pass or not. Those that don't exist are left out.
     pub(crate) async fn entries_of(&self, ids: &[RecordId]) -> Result<Vec<Entry>, MethodError> {
-        let mut evaluation = Evaluation::new(self, &[]);
+        let mut evaluation = Evaluation::new(self, &[], true);
         evaluation.read(ids).await?;
-        evaluation.passed.append(&mut evaluation.failed);
-        Ok(evaluation.passed)
+        let Evaluation { passed, failed, .. } = evaluation;
+        Ok(passed.into_iter().chain(failed).map(|evaluated| evaluated.entry).collect())
     }
 
     /// Reads emails without their rows, those that exist.
@@ -339,29 +396,41 @@ async fn keyword_tests(
     Ok(tests)
 }
 
-/// Emails that changed.
-pub(crate) struct ChangedEmails {
+/// Runs work on a result, on the blocking pool when it is long.
+pub(crate) async fn run<T: Send + 'static>(
+    is_long: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, MethodError> {
+    if !is_long {
+        return Ok(work());
+    }
+    spawn_blocking(work).await.map_err(|_| MethodError::ServerFail)
+}
+
+/// Objects that changed.
+pub(crate) struct Changed {
     /// All of them, whether they exist or not, ascending; those that exist and were created since are among them.
     pub(crate) ids: Vec<RecordId>,
     /// Those of them that were created since.
     pub(crate) created: HashSet<u64>,
-    /// The state of emails that the changes lead to, or a later revision of the account.
+    /// The state that the changes lead to, or a later revision of the account.
     pub(crate) state: Revision,
 }
 
-/// The emails that changed since a state. `None`: more than `max`, or the state is too old to say.
+/// The objects of a kind that changed since a state. `None`: more than `max`, or the state is too old to say.
 pub(crate) async fn changed(
     records: &dyn Records,
     account: AccountId,
+    kind: Kind,
     since: Revision,
     max: usize,
-) -> Result<Option<ChangedEmails>, MethodError> {
+) -> Result<Option<Changed>, MethodError> {
     const PAGE: usize = 256; // of so many, records read a page without another thread
     let mut ids = Vec::new();
     let mut created = HashSet::new();
     let mut since = since;
     loop {
-        let question = ChangesSince { kind: Some(email::KIND), since, limit: PAGE };
+        let question = ChangesSince { kind: Some(kind), since, limit: PAGE };
         let page = match records.changes(account, &question).await {
             Ok(page) => page,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
@@ -382,7 +451,14 @@ pub(crate) async fn changed(
     }
     ids.sort_unstable();
     ids.dedup();
-    Ok(Some(ChangedEmails { ids, created, state: since }))
+    Ok(Some(Changed { ids, created, state: since }))
+}
+
+/// An email that was looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Evaluated {
+    pub(crate) entry: Entry,
+    pub(crate) thread: u64,
 }
 
 /// Emails that are read and looked at.
@@ -390,17 +466,16 @@ struct Evaluation<'s, 'c> {
     selection: &'s Selection<'c>,
     found: &'s [Hits],
     threads: ThreadFacts,
-    passed: Vec<Entry>,
-    failed: Vec<Entry>,
-    /// Whether those that don't pass are of interest.
-    keeps_failed: bool,
+    passed: Vec<Evaluated>,
+    /// Empty when they are of no interest.
+    failed: Vec<Evaluated>,
+    with_failed: bool,
 }
 
 impl<'s, 'c> Evaluation<'s, 'c> {
-    fn new(selection: &'s Selection<'c>, found: &'s [Hits]) -> Self {
+    fn new(selection: &'s Selection<'c>, found: &'s [Hits], with_failed: bool) -> Self {
         let (passed, failed) = (Vec::new(), Vec::new());
-        let keeps_failed = selection.is_own();
-        Self { selection, found, threads: ThreadFacts::default(), passed, failed, keeps_failed }
+        Self { selection, found, threads: ThreadFacts::default(), passed, failed, with_failed }
     }
 
     async fn read(&mut self, ids: &[RecordId]) -> Result<(), MethodError> {
@@ -448,14 +523,15 @@ impl<'s, 'c> Evaluation<'s, 'c> {
             found: self.found,
         };
         let passes = is_visible(properties) && self.selection.test.passes(&facts);
-        if !passes && !self.keeps_failed {
+        if !passes && !self.with_failed {
             return Ok(());
         }
-        let entry = Entry { keys: self.keys(&facts), id: record.id.0, thread: thread(properties) };
+        let entry = Entry { keys: self.keys(&facts), id: record.id.0 };
+        let evaluated = Evaluated { entry, thread: thread(properties) };
         if passes {
-            self.passed.push(entry);
+            self.passed.push(evaluated);
         } else {
-            self.failed.push(entry);
+            self.failed.push(evaluated);
         }
         Ok(())
     }
@@ -488,13 +564,20 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         }
     }
 
-    /// How these emails stand in the result.
+    /// How these emails stand in the result. Where threads are collapsed, they are all emails of their threads.
     fn into_updates(self, ids: &[RecordId]) -> Vec<Update> {
-        let seen = self.passed.iter().chain(&self.failed).map(|entry| entry.id);
-        let existing: HashSet<u64> = seen.collect();
+        let Self { selection, mut passed, mut failed, .. } = self;
+        if selection.collapse {
+            passed.sort_unstable_by(|left, right| selection.sort.order(&left.entry, &right.entry));
+            let mut threads = HashSet::new();
+            let (first, later) = passed.into_iter().partition(|email| threads.insert(email.thread));
+            passed = first;
+            failed.extend::<Vec<_>>(later);
+        }
+        let existing: HashSet<u64> = passed.iter().chain(&failed).map(|email| email.entry.id).collect();
         let gone = ids.iter().filter(|id| !existing.contains(&id.0)).map(|id| Update::Gone(id.0));
-        let gone: Vec<Update> = gone.collect();
-        let passed = self.passed.into_iter().map(Update::In);
-        passed.chain(self.failed.into_iter().map(Update::Out)).chain(gone).collect()
+        let (passed, failed) = (passed.into_iter(), failed.into_iter());
+        let passed = passed.map(|email| Update::In(email.entry));
+        passed.chain(failed.map(|email| Update::Out(email.entry))).chain(gone).collect()
     }
 }

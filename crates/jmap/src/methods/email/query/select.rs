@@ -1,27 +1,28 @@
 //! Parts of results (RFC 8620 §5.5), and how a result changed (RFC 8620 §5.6).
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, mem, sync::Arc};
 
-use restante_core::{ErrorKind, RecordId, Revision};
-use restante_mail::{mailbox, thread as thread_kind};
-use restante_records::{ChangesSince, Get, QUERY_ROWS_MAX, Value};
+use restante_core::{RecordId, Revision};
+use restante_mail::{email, mailbox};
+use restante_records::{Get, Property, QUERY_ROWS_MAX, Value};
 
 use crate::core::MethodError;
 
 use super::{
     plan::Walk,
-    result::{ChangedEmails, Selection, changed},
+    result::{Changed, Selection, changed, run},
     test::thread,
-    views::{Cell, Entry, View},
+    views::{Cell, View},
 };
 
-/// An index is walked up to so many entries for one request. A request for what comes later uses a kept result, once some others
-/// have asked for it: the first of them walk, since a result costs more to make than one walk.
-const WALK_REACH_MAX: u64 = 1_024;
-const WALKS_BEFORE_A_VIEW: u32 = 3;
+/// So many entries of an index are walked over whether there is a kept result or not: of emails, and of threads, whose emails
+/// are read.
+const NEAR: u64 = 128;
+const NEAR_COLLAPSED: u64 = 24;
+/// Emails that are read at most by a walk over threads.
+const COLLAPSE_READS_MAX: usize = 2_048;
+/// How many entries of an index are walked over in the time in which one email is read for a result.
+const STEPS_OF_A_READ: u64 = 8;
 
 /// How often an answer is made again because of a commit between its reads.
 const ATTEMPTS_MAX: usize = 8;
@@ -82,6 +83,16 @@ pub(crate) struct SinceResult {
     pub(crate) with_total: bool,
 }
 
+/// What a walk in an index led to.
+enum Walked {
+    /// Emails, and the state in which all of them were read.
+    Read(Vec<u64>, Revision),
+    /// Emails changed meanwhile.
+    Changed,
+    /// Too few threads are near the beginning.
+    TooFar,
+}
+
 impl Selection<'_> {
     /// A part of the result.
     pub(crate) async fn select(&self, window: Window, with_total: bool) -> Result<Selected, MethodError> {
@@ -91,10 +102,7 @@ impl Selection<'_> {
         for attempt in 1..=ATTEMPTS_MAX {
             let state = self.state().await?;
             let cell = self.view(state).await?;
-            let anchor = self.anchor_entry(window).await?;
-            let collapse = self.collapse;
-            let part =
-                look(cell, move |view| part(view, window, anchor.as_ref(), collapse, with_total)).await?;
+            let part = self.part(&cell, window, with_total).await;
             // All was read between two looks at the state: equal states mean that it is of that state.
             let is_exact = self.state().await? == state;
             if is_exact || attempt == ATTEMPTS_MAX {
@@ -105,32 +113,55 @@ impl Selection<'_> {
         Err(MethodError::ServerUnavailable)
     }
 
-    /// The entry of the anchor, if it says where the anchor is.
-    async fn anchor_entry(&self, window: Window) -> Result<Option<Entry>, MethodError> {
-        match window.start {
-            Start::Anchor(Some(id), _) if self.has_stable_keys() && !self.collapse => {
-                Ok(self.entries_of(&[id]).await?.pop())
+    /// A part of a result.
+    async fn part(&self, cell: &Arc<Cell>, window: Window, with_total: bool) -> Result<Part, MethodError> {
+        let position = match window.start {
+            Start::Position(position) => from_start_or_end(position, look(cell, View::len)?),
+            Start::Anchor(id, offset) => {
+                let found = self.indexes_of(cell, id.iter().map(|id| id.0).collect()).await?;
+                let (index, _) = found.first().ok_or(MethodError::AnchorNotFound)?;
+                behind(*index, offset)
             }
-            _ => Ok(None),
-        }
+        };
+        look(cell, |view| {
+            let from = view.from(usize::try_from(position).unwrap_or(usize::MAX));
+            let ids = from.take(window.limit).map(|entry| entry.id).collect();
+            Part { position, ids, total: with_total.then_some(view.len() as u64) }
+        })
     }
 
     /// Whether the keys that an email has now say where it is in a result.
     fn has_stable_keys(&self) -> bool {
-        self.is_own() && !self.sort.is_mutable()
+        !self.sort.is_mutable()
     }
 
-    /// The part, if an index has it and it is near the beginning.
+    /// Whether a walk over so many entries costs less than a result that is kept. What is far from the beginning is walked to
+    /// until the walks together have cost about as much as to make a result.
+    async fn is_walk_cheaper(&self, walk: &Walk, reach: u64) -> Result<bool, MethodError> {
+        let (near, cost) = if self.collapse { (NEAR_COLLAPSED, STEPS_OF_A_READ) } else { (NEAR, 1) };
+        if reach <= near {
+            return Ok(true);
+        }
+        if self.is_kept() {
+            return Ok(false);
+        }
+        let emails = match walk.mailbox {
+            Some(mailbox) => self.counted(mailbox, mailbox::TOTAL).await?,
+            None => self.emails_of_account().await?,
+        };
+        let walked = self.add_walk(reach.min(emails).saturating_mul(cost));
+        Ok(walked < emails.saturating_mul(STEPS_OF_A_READ))
+    }
+
+    /// The part, if an index has it and a walk is the cheapest way.
     async fn by_walk(&self, window: Window, with_total: bool) -> Result<Option<Selected>, MethodError> {
         let Some((walk, is_ascending)) = self.exact_walk() else { return Ok(None) };
         let Start::Position(position) = window.start else { return Ok(None) };
         let Ok(position) = u64::try_from(position) else { return Ok(None) };
-        if with_total && walk.whole_mailbox.is_none() {
+        if with_total && walk.whole_mailbox().is_none() {
             return Ok(None);
         }
-        let reach = position.saturating_add(window.limit as u64);
-        let is_far = reach > WALK_REACH_MAX;
-        if is_far && (self.collapse || self.is_view_worth_it(WALKS_BEFORE_A_VIEW)) {
+        if !self.is_walk_cheaper(walk, position.saturating_add(window.limit as u64)).await? {
             return Ok(None);
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -139,11 +170,16 @@ impl Selection<'_> {
             } else {
                 self.walk_plain(walk, is_ascending, position, window.limit).await?
             };
-            let Some((ids, state)) = read else { continue };
-            let total = match walk.whole_mailbox.filter(|_| with_total) {
+            let (ids, state) = match read {
+                Walked::Read(ids, state) => (ids, state),
+                Walked::Changed => continue,
+                Walked::TooFar => break,
+            };
+            let total = match walk.whole_mailbox().filter(|_| with_total) {
                 None => None,
                 Some(mailbox) => {
-                    let total = self.counted(mailbox).await?;
+                    let counter = if self.collapse { mailbox::THREADS } else { mailbox::TOTAL };
+                    let total = self.counted(mailbox, counter).await?;
                     if self.state().await? != state {
                         continue;
                     }
@@ -156,16 +192,16 @@ impl Selection<'_> {
         Ok(None)
     }
 
-    /// The emails from a position on; `None` when emails changed meanwhile.
+    /// The emails from a position on.
     async fn walk_plain(
         &self,
         walk: &Walk,
         is_ascending: bool,
         position: u64,
         limit: usize,
-    ) -> Result<Option<(Vec<u64>, Revision)>, MethodError> {
+    ) -> Result<Walked, MethodError> {
         if limit == 0 {
-            return Ok(Some((Vec::new(), self.state().await?)));
+            return Ok(Walked::Read(Vec::new(), self.state().await?));
         }
         let mut query = walk.query(is_ascending).skip(position);
         let mut state = None;
@@ -174,25 +210,24 @@ impl Selection<'_> {
             query = query.limit((limit - ids.len()).min(QUERY_ROWS_MAX));
             let page = self.records().query(self.account, &query).await?;
             if *state.get_or_insert(page.state) != page.state {
-                return Ok(None);
+                return Ok(Walked::Changed);
             }
             ids.extend(page.ids.iter().map(|id| id.0));
             match page.next.filter(|_| ids.len() < limit) {
                 Some(next) => query = query.skip(0).after(next),
-                None => return Ok(Some((ids, page.state))),
+                None => return Ok(Walked::Read(ids, page.state)),
             }
         }
     }
 
-    /// The first email of each thread, from a position on. `None` when emails changed meanwhile, or when too few threads are near
-    /// the beginning.
+    /// The first email of each thread, from a position on.
     async fn walk_collapsed(
         &self,
         walk: &Walk,
         is_ascending: bool,
         position: u64,
         limit: usize,
-    ) -> Result<Option<(Vec<u64>, Revision)>, MethodError> {
+    ) -> Result<Walked, MethodError> {
         let reach = usize::try_from(position).unwrap_or(usize::MAX).saturating_add(limit);
         let state = self.state().await?;
         let mut threads = HashSet::new();
@@ -201,10 +236,13 @@ impl Selection<'_> {
         let mut read = 0;
         while firsts.len() < reach {
             let page = self.records().query(self.account, &query).await?;
-            if page.state != state || read >= 2 * WALK_REACH_MAX {
-                return Ok(None);
+            if page.state != state {
+                return Ok(Walked::Changed);
             }
-            read += page.ids.len() as u64;
+            if read >= COLLAPSE_READS_MAX {
+                return Ok(Walked::TooFar);
+            }
+            read += page.ids.len();
             for record in self.small(&page.ids).await? {
                 if threads.insert(thread(&record.properties)) {
                     firsts.push(record.id.0);
@@ -216,18 +254,17 @@ impl Selection<'_> {
             }
         }
         if self.state().await? != state {
-            return Ok(None);
+            return Ok(Walked::Changed);
         }
         let ids = firsts.into_iter().take(reach).skip(usize::try_from(position).unwrap_or(usize::MAX));
-        Ok(Some((ids.collect(), state)))
+        Ok(Walked::Read(ids.collect(), state))
     }
 
-    /// How many emails, or threads, a mailbox counts; none for a mailbox that is not there.
-    async fn counted(&self, id: u64) -> Result<u64, MethodError> {
+    /// What a counter of a mailbox says; 0 for a mailbox that is not there.
+    async fn counted(&self, id: u64, counter: Property) -> Result<u64, MethodError> {
         let get = Get::small(mailbox::KIND, vec![RecordId(id)]);
         let records = self.records().get(self.account, &get).await?;
         let Some(record) = records.into_iter().flatten().next() else { return Ok(0) };
-        let counter = if self.collapse { mailbox::THREADS } else { mailbox::TOTAL };
         Ok(match record.properties.values(counter).next() {
             Some(Value::Number(count)) => *count,
             _ => 0,
@@ -255,10 +292,10 @@ impl Selection<'_> {
 
     async fn changes_up_to(&self, state: Revision, since: SinceResult) -> Result<ResultChanges, MethodError> {
         let cell = self.view(state).await?;
-        let changed = changed(self.records(), self.account, since.state, CHANGES_MAX).await?;
+        let changed = changed(self.records(), self.account, email::KIND, since.state, CHANGES_MAX).await?;
         let changed = changed.ok_or(MethodError::CannotCalculateChanges)?;
         let changes = if self.depends_on_threads() {
-            self.changes_by_thread(&cell, &changed, since).await?
+            self.changes_by_thread(&cell, changed, since).await?
         } else {
             self.changes_by_email(&cell, &changed, since).await?
         };
@@ -266,21 +303,15 @@ impl Selection<'_> {
         if since.max.is_some_and(|max| count as u64 > max) {
             return Err(MethodError::TooManyChanges);
         }
-        let total = if since.with_total { Some(self.total(&cell).await?) } else { None };
+        let total = if since.with_total { Some(look(&cell, |view| view.len() as u64)?) } else { None };
         Ok(ResultChanges { state, total, ..changes })
-    }
-
-    async fn total(&self, cell: &Arc<Cell>) -> Result<u64, MethodError> {
-        let collapse = self.collapse;
-        let count = move |view: &View| if collapse { collapsed(view).count() } else { view.len() };
-        look(cell.clone(), move |view| count(view) as u64).await
     }
 
     /// Emails stand in the result or not by themselves.
     async fn changes_by_email(
         &self,
         cell: &Arc<Cell>,
-        changed: &ChangedEmails,
+        changed: &Changed,
         since: SinceResult,
     ) -> Result<ResultChanges, MethodError> {
         // X2: what can change must be removed and added again, wherever it was. Else an email that stays has not moved.
@@ -310,15 +341,14 @@ impl Selection<'_> {
         ids: HashSet<u64>,
     ) -> Result<Vec<(usize, u64)>, MethodError> {
         if !self.has_stable_keys() {
-            return look(cell.clone(), move |view| view.indexes_of(&ids)).await;
+            return look_through(cell, move |view| view.indexes_of(&ids)).await;
         }
         let ids: Vec<RecordId> = ids.into_iter().map(RecordId).collect();
         let entries = self.entries_of(&ids).await?;
-        let mut found = look(cell.clone(), move |view| {
+        let mut found = look(cell, |view| {
             let indexed = entries.iter().filter_map(|entry| Some((view.index_of(entry)?, entry.id)));
             indexed.collect::<Vec<_>>()
-        })
-        .await?;
+        })?;
         found.sort_unstable();
         Ok(found)
     }
@@ -328,74 +358,31 @@ impl Selection<'_> {
     async fn changes_by_thread(
         &self,
         cell: &Arc<Cell>,
-        changed: &ChangedEmails,
+        mut changed: Changed,
         since: SinceResult,
     ) -> Result<ResultChanges, MethodError> {
-        let mut threads: BTreeSet<u64> = self.changed_threads(since.state).await?;
-        threads.extend(self.small(&changed.ids).await?.iter().map(|record| thread(&record.properties)));
-        let mut emails: BTreeSet<u64> = changed.ids.iter().map(|id| id.0).collect();
-        emails.extend(self.emails_of(threads.iter().copied()).await?.iter().map(|id| id.0));
-        let is_old = |id: &u64| !changed.created.contains(id);
-        let removed = emails.iter().copied().filter(is_old).collect();
-        let collapse = self.collapse;
-        let added = look(cell.clone(), move |view| {
-            let affected = |(index, entry): (usize, &Entry)| {
-                threads.contains(&entry.thread).then_some((index, entry.id))
-            };
-            if collapse {
-                collapsed(view).enumerate().filter_map(affected).collect::<Vec<_>>()
-            } else {
-                view.from(0).enumerate().filter_map(affected).collect()
-            }
-        })
-        .await?;
+        let created = mem::take(&mut changed.created);
+        let affected = self.affected(changed, since.state).await?;
+        let affected = affected.ok_or(MethodError::CannotCalculateChanges)?;
+        let removed = affected.iter().map(|id| id.0).filter(|id| !created.contains(id)).collect();
+        let added = self.indexes_of(cell, affected.iter().map(|id| id.0).collect()).await?;
         Ok(ResultChanges { removed, added, ..ResultChanges::default() })
     }
-
-    /// The threads that changed since a state and exist.
-    async fn changed_threads(&self, since: Revision) -> Result<BTreeSet<u64>, MethodError> {
-        const PAGE: usize = 256;
-        let mut threads = BTreeSet::new();
-        let mut since = since;
-        loop {
-            let question = ChangesSince { kind: Some(thread_kind::KIND), since, limit: PAGE };
-            let page = match self.records().changes(self.account, &question).await {
-                Ok(page) => page,
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
-                    return Err(MethodError::CannotCalculateChanges);
-                }
-                Err(error) => return Err(error.into()),
-            };
-            threads.extend(page.created.iter().chain(&page.updated).map(|changed| changed.id.0));
-            if threads.len() > CHANGES_MAX {
-                return Err(MethodError::CannotCalculateChanges);
-            }
-            if !page.has_more {
-                return Ok(threads);
-            }
-            since = page.revision;
-        }
-    }
 }
 
-/// Looks through a result.
-async fn look<T: Send + 'static>(
-    cell: Arc<Cell>,
-    look: impl FnOnce(&View) -> T + Send + 'static,
+/// Looks into a result.
+fn look<T>(cell: &Cell, look: impl FnOnce(&View) -> T) -> Result<T, MethodError> {
+    cell.view.lock().as_ref().map(look).ok_or(MethodError::ServerUnavailable)
+}
+
+/// Looks through a result, which takes longer the longer it is.
+async fn look_through<T: Send + 'static>(
+    cell: &Arc<Cell>,
+    through: impl FnOnce(&View) -> T + Send + 'static,
 ) -> Result<T, MethodError> {
-    let run = move |cell: &Cell| cell.view.lock().as_ref().map(look).ok_or(MethodError::ServerUnavailable);
-    let is_long = cell.view.lock().as_ref().is_some_and(|view| view.len() > ENTRIES_INLINE_MAX);
-    if !is_long {
-        return run(&cell);
-    }
-    let done = tokio::task::spawn_blocking(move || run(&cell)).await;
-    done.map_err(|_| MethodError::ServerFail)?
-}
-
-/// The first email of each thread (EQ4).
-fn collapsed(view: &View) -> impl Iterator<Item = &Entry> {
-    let mut threads = HashSet::new();
-    view.from(0).filter(move |entry| threads.insert(entry.thread))
+    let is_long = look(cell, View::len)? > ENTRIES_INLINE_MAX;
+    let cell = cell.clone();
+    run(is_long, move || look(&cell, through)).await?
 }
 
 /// A part of a view.
@@ -403,42 +390,6 @@ struct Part {
     position: u64,
     ids: Vec<u64>,
     total: Option<u64>,
-}
-
-fn part(
-    view: &View,
-    window: Window,
-    anchor: Option<&Entry>,
-    collapse: bool,
-    with_total: bool,
-) -> Result<Part, MethodError> {
-    if !collapse {
-        let position = match window.start {
-            Start::Position(position) => from_start_or_end(position, view.len()),
-            Start::Anchor(id, offset) => {
-                let indexes = |id: RecordId| view.indexes_of(&[id.0].into()).first().map(|(index, _)| *index);
-                let index = match anchor {
-                    Some(entry) => view.index_of(entry),
-                    None => id.and_then(indexes),
-                };
-                behind(index.ok_or(MethodError::AnchorNotFound)?, offset)
-            }
-        };
-        let start = usize::try_from(position).unwrap_or(usize::MAX);
-        let ids = view.from(start).take(window.limit).map(|entry| entry.id).collect();
-        return Ok(Part { position, ids, total: with_total.then_some(view.len() as u64) });
-    }
-    let all: Vec<u64> = collapsed(view).map(|entry| entry.id).collect();
-    let position = match window.start {
-        Start::Position(position) => from_start_or_end(position, all.len()),
-        Start::Anchor(id, offset) => {
-            let index = all.iter().position(|known| id == Some(RecordId(*known)));
-            behind(index.ok_or(MethodError::AnchorNotFound)?, offset)
-        }
-    };
-    let start = usize::try_from(position).unwrap_or(usize::MAX);
-    let ids = all.iter().skip(start).take(window.limit).copied().collect();
-    Ok(Part { position, ids, total: with_total.then_some(all.len() as u64) })
 }
 
 /// L2: a negative position counts from the end, and ends at the beginning.

@@ -7,7 +7,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use crate::core::MethodError;
 
-use super::filter::Quantifier;
+use super::{filter::Quantifier, list::Entry};
 
 /// How many comparators a sort may have.
 pub(crate) const COMPARATORS_MAX: usize = 16;
@@ -120,9 +120,9 @@ impl Sort {
         self.comparators.iter().any(|comparator| is_mutable(&comparator.by))
     }
 
-    /// Whether the first comparator descends.
-    pub(crate) fn is_descending(&self) -> bool {
-        self.comparators.first().is_some_and(|comparator| !comparator.is_ascending)
+    /// The order of two entries of the result.
+    pub(crate) fn order(&self, left: &Entry, right: &Entry) -> Ordering {
+        self.compare((&left.keys, left.id), (&right.keys, right.id))
     }
 
     /// The order of two emails in the result.

@@ -1,12 +1,11 @@
 //! Results of queries that are kept: the ids of all emails that pass a filter, in the order of a sort.
 
 use std::{
-    cmp::Ordering,
     collections::{HashMap, HashSet},
     mem,
     sync::{
         Arc,
-        atomic::{self, AtomicU32},
+        atomic::{self, AtomicU64},
     },
 };
 
@@ -18,7 +17,11 @@ use prometheus_client::{
 };
 use restante_core::{AccountId, Revision};
 
-use super::sort::{Key, Keys, Sort};
+use super::{
+    list::{Entry, EntryList},
+    result::Evaluated,
+    sort::Sort,
+};
 
 /// How many results are kept for one account.
 const ACCOUNT_VIEWS_MAX: usize = 64;
@@ -26,23 +29,12 @@ const ACCOUNT_VIEWS_MAX: usize = 64;
 /// How many results are kept for all accounts.
 const VIEWS_MAX: usize = 4_096;
 
-/// So many updates are made one by one, each of which may move the entries behind it; more are merged.
-const SINGLE_UPDATES_MAX: usize = 32;
-
-/// An email of a result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) keys: Keys,
-    pub(crate) id: u64,
-    pub(crate) thread: u64,
-}
-
 /// How an email that changed stands in a result now.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
-    /// It passes the filter.
+    /// It stands in the result.
     In(Entry),
-    /// It exists, and does not pass.
+    /// It exists, and does not stand in the result.
     Out(Entry),
     /// It was destroyed.
     Gone(u64),
@@ -57,139 +49,80 @@ impl Update {
     }
 }
 
-/// All emails that passed a filter when the emails were in a state, in the order of a sort.
-///
-/// The entries are stored the other way round when the first comparator descends, so that a new email, which is the newest,
-/// comes last and moves no other.
+/// The emails of a result when the emails of the account were in a state, in the order of a sort.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// It is complete up to here. Single emails may be as they were later.
     pub(crate) state: Revision,
     sort: Arc<Sort>,
-    stored: Vec<Entry>,
+    entries: EntryList,
 }
 
 impl View {
-    pub(crate) fn new(state: Revision, sort: Arc<Sort>, mut entries: Vec<Entry>) -> Self {
-        let is_reversed = sort.is_descending();
-        entries.sort_unstable_by(|left, right| stored_order(&sort, is_reversed, left, right));
-        entries.dedup_by_key(|entry| entry.id);
-        entries.shrink_to_fit();
-        Self { state, sort, stored: entries }
+    /// Of all emails that pass; of those, where threads are collapsed, the first of each thread (EQ4).
+    pub(crate) fn new(state: Revision, sort: Arc<Sort>, mut passed: Vec<Evaluated>, collapse: bool) -> Self {
+        passed.sort_unstable_by(|left, right| sort.order(&left.entry, &right.entry));
+        passed.dedup_by_key(|email| email.entry.id);
+        if collapse {
+            let mut threads = HashSet::new();
+            passed.retain(|email| threads.insert(email.thread));
+        }
+        let entries = EntryList::from_sorted(passed.into_iter().map(|email| email.entry).collect());
+        Self { state, sort, entries }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.stored.len()
+        self.entries.len()
     }
 
     /// The entries in the order of the sort, from an index on.
     pub(crate) fn from(&self, index: usize) -> impl Iterator<Item = &Entry> {
-        let (forward, backward) = if self.sort.is_descending() {
-            let end = self.stored.len().saturating_sub(index);
-            (&[][..], self.stored.get(..end).unwrap_or_default())
-        } else {
-            (self.stored.get(index..).unwrap_or_default(), &[][..])
-        };
-        forward.iter().chain(backward.iter().rev())
+        self.entries.from(index)
     }
 
-    /// The indexes of some emails. Linear in the length of the result; an email that is not in it is left out.
+    /// The indexes of some emails. Linear in the length of the result at worst; an email that is not in it is left out.
     pub(crate) fn indexes_of(&self, ids: &HashSet<u64>) -> Vec<(usize, u64)> {
-        let mut found = Vec::with_capacity(ids.len());
-        for (index, entry) in self.from(0).enumerate() {
-            if found.len() == ids.len() {
-                break;
-            }
-            if ids.contains(&entry.id) {
-                found.push((index, entry.id));
-            }
-        }
-        found
+        self.entries.indexes_of(ids)
     }
 
     /// The index of an entry of which the keys are known; `None` when the result has no such entry.
     pub(crate) fn index_of(&self, entry: &Entry) -> Option<usize> {
-        let place = self.search(entry).ok()?;
-        Some(if self.sort.is_descending() { self.stored.len() - 1 - place } else { place })
+        self.entries.index_of(|known| self.sort.order(known, entry))
     }
 
-    fn search(&self, entry: &Entry) -> Result<usize, usize> {
-        let is_reversed = self.sort.is_descending();
-        self.stored.binary_search_by(|stored| stored_order(&self.sort, is_reversed, stored, entry))
-    }
-
-    /// Brings emails that changed up to date.
+    /// Brings emails that changed up to date, each of which stands once in the updates.
     pub(crate) fn apply(&mut self, updates: Vec<Update>, state: Revision) {
-        if updates.len() <= SINGLE_UPDATES_MAX && !self.sort.is_mutable() {
-            self.apply_singly(updates);
-        } else {
-            self.apply_together(updates);
+        // Keys that never change say where an email is; otherwise its id does.
+        let is_mutable = self.sort.is_mutable();
+        let by_id = updates.iter().filter(|update| is_mutable || matches!(update, Update::Gone(_)));
+        let by_id: HashSet<u64> = by_id.map(Update::id).collect();
+        if !by_id.is_empty() {
+            self.entries.remove_ids(&by_id);
+        }
+        for update in updates {
+            match update {
+                Update::In(entry) => {
+                    let place = entry.clone();
+                    self.entries.insert(entry, |known| self.sort.order(known, &place));
+                }
+                Update::Out(entry) => self.entries.remove(|known| self.sort.order(known, &entry)),
+                Update::Gone(_) => {}
+            }
         }
         self.state = state;
     }
 
-    /// The keys of an email never change here, so that they say where it is.
-    fn apply_singly(&mut self, updates: Vec<Update>) {
-        let mut gone = HashSet::new();
-        for update in updates {
-            match update {
-                Update::In(entry) => {
-                    if let Err(place) = self.search(&entry) {
-                        self.stored.insert(place, entry);
-                    }
-                }
-                Update::Out(entry) => {
-                    if let Ok(place) = self.search(&entry) {
-                        self.stored.remove(place);
-                    }
-                }
-                Update::Gone(id) => {
-                    gone.insert(id);
-                }
-            }
-        }
-        if !gone.is_empty() {
-            self.stored.retain(|entry| !gone.contains(&entry.id));
-        }
-    }
-
-    fn apply_together(&mut self, updates: Vec<Update>) {
-        let changed: HashSet<u64> = updates.iter().map(Update::id).collect();
-        self.stored.retain(|entry| !changed.contains(&entry.id));
-        for update in updates {
-            if let Update::In(entry) = update {
-                self.stored.push(entry);
-            }
-        }
-        let is_reversed = self.sort.is_descending();
-        // The stable sort is fast on what is in order but for its end.
-        self.stored.sort_by(|left, right| stored_order(&self.sort, is_reversed, left, right));
-        self.stored.dedup_by_key(|entry| entry.id);
-    }
-
     /// The memory that it takes, about.
     fn bytes(&self) -> usize {
-        let texts: usize = self.stored.iter().map(|entry| heap_bytes(&entry.keys)).sum();
-        self.stored.capacity() * mem::size_of::<Entry>() + texts + mem::size_of::<Self>()
+        self.entries.bytes() + mem::size_of::<Self>()
     }
-}
-
-fn stored_order(sort: &Sort, is_reversed: bool, left: &Entry, right: &Entry) -> Ordering {
-    let order = sort.compare((&left.keys, left.id), (&right.keys, right.id));
-    if is_reversed { order.reverse() } else { order }
-}
-
-fn heap_bytes(keys: &Keys) -> usize {
-    let Keys::Many(keys) = keys else { return 0 };
-    let text = |key: &Key| if let Key::Text(text) = key { text.len() } else { 0 };
-    keys.len() * mem::size_of::<Key>() + keys.iter().map(text).sum::<usize>()
 }
 
 /// What a result is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ViewKey {
     pub(crate) account: AccountId,
-    /// A hash of the filter, the sort, and whether threads are in the entries.
+    /// A hash of the filter, the sort, and whether threads are collapsed.
     pub(crate) digest: [u8; 32],
 }
 
@@ -275,14 +208,14 @@ pub(crate) struct Cell {
     /// Held by the request that makes the result or brings it up to date: others wait for it.
     pub(crate) maker: tokio::sync::Mutex<()>,
     pub(crate) view: Mutex<Option<View>>,
-    /// How often it would have been of use.
-    misses: AtomicU32,
+    /// The entries of an index that were walked over where the result would have been of use.
+    walked: AtomicU64,
 }
 
 impl Cell {
-    /// Whether there is a result, or it would have been of use so often before that it is worth being made.
-    pub(crate) fn is_worth_it(&self, misses_min: u32) -> bool {
-        self.view.lock().is_some() || self.misses.fetch_add(1, atomic::Ordering::Relaxed) >= misses_min
+    /// Counts a walk over so many entries; returns those of all walks.
+    pub(crate) fn add_walk(&self, entries: u64) -> u64 {
+        self.walked.fetch_add(entries, atomic::Ordering::Relaxed).saturating_add(entries)
     }
 }
 
@@ -295,6 +228,12 @@ impl Views {
     /// Counts an answer.
     pub(crate) fn count(&self, by: Answered) {
         self.metrics.answers.get_or_create(&AnsweredLabels { by: by.as_str() }).inc();
+    }
+
+    /// Whether there is a result of a key.
+    pub(crate) fn is_kept(&self, key: &ViewKey) -> bool {
+        let cell = self.kept.lock().slots.get(key).map(|slot| slot.cell.clone());
+        cell.is_some_and(|cell| cell.view.lock().is_some())
     }
 
     /// The cell of a key.
@@ -364,15 +303,17 @@ impl ViewTable {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::sort::Keys, *};
 
     fn entry(received: i64, id: u64) -> Entry {
-        Entry { keys: Keys::One(received), id, thread: 0 }
+        Entry { keys: Keys::One(received), id }
     }
 
-    fn view(sort: serde_json::Value, entries: &[(i64, u64)]) -> View {
-        let entries = entries.iter().map(|(received, id)| entry(*received, *id)).collect();
-        View::new(Revision(1), Arc::new(Sort::parse(&sort).unwrap()), entries)
+    fn view(sort: serde_json::Value, entries: &[(i64, u64)], collapse: bool) -> View {
+        // The emails of a thread have ids with the same last digit.
+        let email = |(received, id): &(i64, u64)| Evaluated { entry: entry(*received, *id), thread: id % 10 };
+        let emails = entries.iter().map(email).collect();
+        View::new(Revision(1), Arc::new(Sort::parse(&sort).unwrap()), emails, collapse)
     }
 
     fn ids(view: &View) -> Vec<u64> {
@@ -381,46 +322,56 @@ mod tests {
 
     #[test]
     fn a_view_is_read_in_its_order_from_any_index() {
-        let newest = view(json!(null), &[(5, 1), (7, 2), (5, 3)]);
+        let newest = view(json!(null), &[(5, 1), (7, 2), (5, 3)], false);
         assert_eq!(ids(&newest), [2, 3, 1]);
         assert_eq!(newest.from(1).map(|entry| entry.id).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(newest.from(4).count(), 0);
         assert_eq!(newest.index_of(&entry(5, 1)), Some(2));
         assert_eq!(newest.index_of(&entry(5, 2)), None);
-        let oldest = view(json!([{"property": "receivedAt"}]), &[(5, 1), (7, 2), (5, 3)]);
+        let oldest = view(json!([{"property": "receivedAt"}]), &[(5, 1), (7, 2), (5, 3)], false);
         assert_eq!(ids(&oldest), [1, 3, 2]);
         assert_eq!(oldest.index_of(&entry(7, 2)), Some(2));
         assert_eq!(oldest.indexes_of(&[3, 2, 9].into()), [(1, 3), (2, 2)]);
     }
 
     #[test]
-    fn updates_add_keep_and_remove_few_or_many_at_once() {
-        for padding in [0, 2 * SINGLE_UPDATES_MAX as u64] {
-            let mut view = view(json!(null), &[(5, 1), (7, 2), (5, 3), (1, 4)]);
-            let mut updates = vec![
+    fn eq4_a_collapsed_view_has_the_first_email_of_each_thread() {
+        let emails = [(5, 1), (7, 2), (6, 11), (9, 3), (8, 12)];
+        assert_eq!(ids(&view(json!(null), &emails, true)), [3, 12, 11]);
+        assert_eq!(ids(&view(json!([{"property": "receivedAt"}]), &emails, true)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn updates_add_keep_and_remove() {
+        // The order of the second is by what can change.
+        let flagged = json!([{"property": "hasKeyword", "keyword": "$flagged"}, {"property": "receivedAt"}]);
+        for sort in [json!(null), flagged] {
+            let mut view = view(sort, &[(5, 1), (7, 2), (5, 3), (1, 4)], false);
+            let updates = vec![
                 Update::In(entry(5, 1)),
                 Update::In(entry(6, 5)),
                 Update::Out(entry(7, 2)),
                 Update::Out(entry(7, 20)),
                 Update::Gone(4),
+                Update::Gone(1_000),
             ];
-            updates.extend((0..padding).map(|n| Update::Gone(1_000 + n)));
             view.apply(updates, Revision(2));
-            assert_eq!(ids(&view), [5, 3, 1]);
-            assert_eq!(view.state, Revision(2));
+            let mut found = ids(&view);
+            found.sort_unstable();
+            assert_eq!((found, view.state), (vec![1, 3, 5], Revision(2)));
         }
     }
 
     #[test]
     fn views_are_bounded_for_each_account_and_in_bytes() {
-        let views = Views::new(9_000, QueryMetrics::default());
+        let views = Views::new(6_000, QueryMetrics::default());
         let key = |account: u32, n: u8| ViewKey { account: AccountId(account), digest: [n; 32] };
         let first = views.cell(key(1, 0));
         assert!(Arc::ptr_eq(&first, &views.cell(key(1, 0))));
         let fill = |key: ViewKey, count: i64| {
             let cell = views.cell(key);
             let entries: Vec<(i64, u64)> = (0..count).map(|n| (n, n as u64)).collect();
-            *cell.view.lock() = Some(view(json!(null), &entries));
+            *cell.view.lock() = Some(view(json!(null), &entries, false));
             views.weigh(key, &cell);
         };
         let is_kept = |key: ViewKey| views.kept.lock().slots.contains_key(&key);
