@@ -4,6 +4,7 @@ mod copy;
 mod create;
 mod draft;
 mod import;
+mod new_emails;
 mod placement;
 mod set;
 mod stored;

@@ -1,21 +1,26 @@
 //! Email/copy (RFC 8621 §4.7).
 
+use std::collections::HashMap;
+
 use restante_directory::Access;
-use restante_mail::{CreatedEmail, EmailState, NewEmail, StoredMessage, email};
+use restante_mail::{EmailState, NewEmail, StoredMessage, email};
 use restante_records::{AccountId, Get, Record, RecordId, Revision, Value as RecordValue};
 use serde_json::{Map, Value};
 
-use super::{create::created_json, draft::Invalid, placement::Placement, set::set_emails};
+use super::{
+    create::created_json,
+    draft::Invalid,
+    new_emails::{MadeEmails, NewEmails},
+    placement::Placement,
+    set::set_emails,
+};
 use crate::{
     core::{
         Args, Context, Creations, Exchange, Id, IdType, Members, MethodError, SetArgs, SetError, State,
         ids::{account_id, is_id},
         set::{write_errors, write_map},
     },
-    methods::{
-        mail_errors::{of_edit, of_step},
-        set_states::{self, Transitions},
-    },
+    methods::set_states::{self, Transitions},
 };
 
 /// Email/copy, and the Email/set that `onSuccessDestroyOriginal` implies.
@@ -44,8 +49,8 @@ pub(super) async fn copy(
     let expected = set_states::expected(if_in_state.as_deref())?;
     let state = set_states::present(context, account, email::KIND, expected).await?;
     let quota = context.quota_bytes(account).await?;
-    let copies = Copies { context, from, account, quota, expected, transitions: Transitions::default() };
-    let (copied, transitions) = copies.all(create, &mut exchange.creations).await?;
+    let copies = Copies { context, from, account, quota };
+    let (copied, transitions) = copies.all(create, expected, &mut exchange.creations).await?;
     let mut answer = exchange.answers.begin();
     answer.field("fromAccountId", &account_id(from));
     answer.field("accountId", &account_id(account));
@@ -96,37 +101,45 @@ struct Copies<'c> {
     from: AccountId,
     account: AccountId,
     quota: Option<u64>,
-    expected: Option<Revision>,
-    transitions: Transitions,
 }
 
 impl Copies<'_> {
     async fn all(
-        mut self,
+        &self,
         create: Map<String, Value>,
+        expected: Option<Revision>,
         creations: &mut Creations,
     ) -> Result<(Copied, Transitions), MethodError> {
-        let mut copied = Copied::default();
+        let mail = self.context.mail().for_call();
+        let mut new_emails = NewEmails::new(&mail, self.account, expected);
+        let mut originals: HashMap<String, RecordId> = HashMap::with_capacity(create.len());
         for (key, email) in create {
-            match of_step(self.one(&email, creations).await, !self.transitions.is_empty())? {
-                Ok((made, size, original)) => {
-                    self.transitions.add(made.states);
-                    creations.insert(&key, IdType::Email.id(made.id));
-                    copied.created.push((key, created_json(&made, size)));
-                    copied.originals.extend(Id::read(IdType::Email.id(original)));
-                }
-                Err(error) => copied.not_created.push((key, error)),
-            }
+            let read = self.read(&email, creations).await;
+            let read = read.map(|read| {
+                read.map(|(original, new)| {
+                    originals.insert(key.clone(), original);
+                    new
+                })
+            });
+            new_emails.add(key, read).await?;
         }
-        Ok((copied, self.transitions))
+        let MadeEmails { transitions, created, not_created } = new_emails.finish().await?;
+        let mut copied = Copied { not_created, ..Copied::default() };
+        for (key, made, size) in created {
+            creations.insert(&key, IdType::Email.id(made.id));
+            let original = originals.get(&key).and_then(|id| Id::read(IdType::Email.id(*id)));
+            copied.originals.extend(original);
+            copied.created.push((key, created_json(&made, size)));
+        }
+        Ok((copied, transitions))
     }
 
-    /// Makes one copy; the inner error is that of this email.
-    async fn one(
+    /// Reads one copy: the id of the original, and the new email. The inner error is that of this email.
+    async fn read(
         &self,
         email: &Value,
         creations: &Creations,
-    ) -> Result<Result<(CreatedEmail, u64, RecordId), SetError>, MethodError> {
+    ) -> Result<Result<(RecordId, NewEmail), SetError>, MethodError> {
         let Some(object) = email.as_object() else {
             return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
         };
@@ -147,18 +160,14 @@ impl Copies<'_> {
         let id = creations.resolve(named).and_then(|id| IdType::Email.record(id));
         let Some(original) = self.original(id).await? else { return Ok(Err(SetError::not_found())) };
         let new = NewEmail {
-            if_in_state: self.expected.filter(|_| self.transitions.is_empty()),
+            if_in_state: None,
             message: original.message,
             mailboxes: placement.mailboxes,
             keywords: placement.keywords.unwrap_or(original.keywords),
             received: placement.received.unwrap_or(original.received),
             quota: self.quota,
         };
-        let size = new.message.size;
-        match self.context.mail().create_email(self.account, new).await {
-            Ok(made) => Ok(Ok((made, size, original.id))),
-            Err(error) => of_edit(error, !self.transitions.is_empty()).map(Err),
-        }
+        Ok(Ok((original.id, new)))
     }
 
     /// The email to copy. Its blob is kept from being swept until the copy refers to it.

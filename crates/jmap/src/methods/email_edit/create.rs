@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use restante_mail::{CreatedEmail, Mail, NewEmail};
+use restante_mail::{CreatedEmail, NewEmail};
 use restante_mail_wire::compose::ComposeError;
-use restante_records::{AccountId, Revision};
+use restante_records::AccountId;
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,31 +19,25 @@ use crate::{
         BlobRef, Context, Creations, IdType, Members, MethodError, Object, SetError,
         content::{Content, on_a_core},
     },
-    methods::mail_errors::{blobs_not_found, of_edit, too_large},
+    methods::mail_errors::{blobs_not_found, too_large},
 };
 
-/// A new email, and what it is checked against.
+/// What all new emails of a call share.
 pub(super) struct Create<'c> {
     pub(super) context: &'c Context,
-    /// The handle of the call.
-    pub(super) mail: &'c Mail,
     pub(super) account: AccountId,
     /// The most bytes that the account may have.
     pub(super) quota: Option<u64>,
-    /// The state that emails must be in.
-    pub(super) expected: Option<Revision>,
-    /// Whether the call has changed something already.
-    pub(super) has_changed: bool,
 }
 
 impl Create<'_> {
-    /// Makes an email of an Email object; returns it with its size. The inner error is that of this email.
-    pub(super) async fn one(
+    /// Reads an Email object, and puts its message into the store. The inner error is that of this email.
+    pub(super) async fn read(
         &self,
         key: &str,
         email: &Value,
         creations: &Creations,
-    ) -> Result<Result<(CreatedEmail, u64), SetError>, MethodError> {
+    ) -> Result<Result<NewEmail, SetError>, MethodError> {
         let Some(object) = email.as_object() else {
             return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
         };
@@ -75,19 +69,14 @@ impl Create<'_> {
             return Ok(Err(too_large(size_max)));
         }
         let message = stored::put(self.context, raw.into()).await?;
-        let size = message.size;
-        let new = NewEmail {
-            if_in_state: self.expected,
+        Ok(Ok(NewEmail {
+            if_in_state: None,
             message,
             mailboxes: placement.mailboxes,
             keywords: placement.keywords.unwrap_or_default(),
             received: placement.received.unwrap_or_else(|| now.seconds()),
             quota: self.quota,
-        };
-        match self.mail.create_email(self.account, new).await {
-            Ok(made) => Ok(Ok((made, size))),
-            Err(error) => of_edit(error, self.has_changed).map(Err),
-        }
+        }))
     }
 
     /// The bytes of all blobs by the ids that the draft has for them (ES3).

@@ -4,11 +4,17 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use restante_directory::Access;
-use restante_mail::{CreatedEmail, NewEmail, email, message};
-use restante_records::{AccountId, Revision};
+use restante_mail::{NewEmail, email, message};
+use restante_records::AccountId;
 use serde_json::{Map, Value};
 
-use super::{draft::Invalid, placement::Placement, stored};
+use super::{
+    create::created_json,
+    draft::Invalid,
+    new_emails::{MadeEmails, NewEmails},
+    placement::Placement,
+    stored,
+};
 use crate::{
     core::{
         Args, BlobRef, Context, Creations, Exchange, IdType, Members, MethodError, SetError, State,
@@ -16,11 +22,7 @@ use crate::{
         ids::{account_id, is_id},
         set::{write_errors, write_map},
     },
-    methods::{
-        email_edit::create::created_json,
-        mail_errors::{of_edit, of_step},
-        set_states::{self, Transitions},
-    },
+    methods::set_states,
 };
 
 /// Email/import.
@@ -40,22 +42,19 @@ pub(super) async fn import(
     let if_in_state = set_states::expected(if_in_state.as_deref())?;
     let state = set_states::present(context, account, email::KIND, if_in_state).await?;
     let quota = context.quota_bytes(account).await?;
-    let mut transitions = Transitions::default();
-    let mut created: Vec<(String, String)> = Vec::new();
-    let mut not_created: Vec<(String, SetError)> = Vec::new();
+    let mail = context.mail().for_call();
+    let mut new_emails = NewEmails::new(&mail, account, if_in_state);
+    let import = Import { context, account, quota };
     for (key, email) in emails {
-        let has_changed = !transitions.is_empty();
-        let expected = if_in_state.filter(|_| !has_changed);
-        let import = Import { context, account, quota, expected, has_changed };
-        match of_step(import.one(&email, &exchange.creations).await, has_changed)? {
-            Ok((made, size)) => {
-                transitions.add(made.states);
-                exchange.creations.insert(&key, IdType::Email.id(made.id));
-                created.push((key, created_json(&made, size)));
-            }
-            Err(error) => not_created.push((key, error)),
-        }
+        let read = import.read(&email, &exchange.creations).await;
+        new_emails.add(key, read).await?;
     }
+    let MadeEmails { transitions, created, not_created } = new_emails.finish().await?;
+    for (key, made, _) in &created {
+        exchange.creations.insert(key, IdType::Email.id(made.id));
+    }
+    let created: Vec<_> =
+        created.into_iter().map(|(key, made, size)| (key, created_json(&made, size))).collect();
     let mut answer = exchange.answers.begin();
     answer.field("accountId", &account_id(account));
     let (old, new) = transitions.states(State::from(state));
@@ -66,22 +65,20 @@ pub(super) async fn import(
     Ok(())
 }
 
-/// One email of an import.
+/// What all emails of an import share.
 struct Import<'c> {
     context: &'c Context,
     account: AccountId,
     quota: Option<u64>,
-    expected: Option<Revision>,
-    has_changed: bool,
 }
 
 impl Import<'_> {
-    /// Makes an email of a message; the inner error is that of this email.
-    async fn one(
+    /// Reads an email whose message is in the store then; the inner error is that of this email.
+    async fn read(
         &self,
         email: &Value,
         creations: &Creations,
-    ) -> Result<Result<(CreatedEmail, u64), SetError>, MethodError> {
+    ) -> Result<Result<NewEmail, SetError>, MethodError> {
         let Some(object) = email.as_object() else {
             return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
         };
@@ -109,19 +106,14 @@ impl Import<'_> {
             return Ok(Err(SetError::new("invalidEmail").describe(why)));
         };
         let received = placement.received.or(message.newest_received);
-        let size = message.stored.size;
-        let new = NewEmail {
-            if_in_state: self.expected,
+        Ok(Ok(NewEmail {
+            if_in_state: None,
             message: message.stored,
             mailboxes: placement.mailboxes,
             keywords: placement.keywords.unwrap_or_default(),
             received: received.unwrap_or_else(|| self.context.clock().now().seconds()),
             quota: self.quota,
-        };
-        match self.context.mail().create_email(self.account, new).await {
-            Ok(made) => Ok(Ok((made, size))),
-            Err(error) => of_edit(error, self.has_changed).map(Err),
-        }
+        }))
     }
 
     /// The message in a blob: repaired, in the store, and read. `None` when the blob is none.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     create::{Create, created_json},
+    new_emails::NewEmails,
     update::Update,
 };
 use crate::{
@@ -92,31 +93,26 @@ impl Call<'_> {
         !self.transitions.is_empty()
     }
 
+    /// Makes new emails, before all other edits of the call.
     async fn create(&mut self, create: Map<String, Value>) -> Result<(), MethodError> {
         if create.is_empty() {
             return Ok(());
         }
         let account = self.answer.account;
         let quota = self.context.quota_bytes(account).await?;
+        let mut new_emails = NewEmails::new(&self.mail, account, self.expected);
+        let reader = Create { context: self.context, account, quota };
         for (key, email) in create {
-            let has_changed = self.has_changed();
-            let create = Create {
-                context: self.context,
-                mail: &self.mail,
-                account,
-                quota,
-                expected: self.expected(),
-                has_changed,
-            };
-            match of_step(create.one(&key, &email, self.creations).await, has_changed)? {
-                Ok((made, size)) => {
-                    self.transitions.add(made.states);
-                    self.creations.insert(&key, IdType::Email.id(made.id));
-                    self.answer.created.push((key, created_json(&made, size)));
-                }
-                Err(error) => self.answer.not_created.push((key, error)),
-            }
+            let read = reader.read(&key, &email, self.creations).await;
+            new_emails.add(key, read).await?;
         }
+        let made = new_emails.finish().await?;
+        self.transitions = made.transitions;
+        for (key, made, size) in made.created {
+            self.creations.insert(&key, IdType::Email.id(made.id));
+            self.answer.created.push((key, created_json(&made, size)));
+        }
+        self.answer.not_created.extend(made.not_created);
         Ok(())
     }
 
