@@ -12,8 +12,10 @@ pub struct JmapConfig {
     pub request_bytes_max: NonZero<usize>,
     /// Calls of one request.
     pub calls_max: NonZero<usize>,
-    /// Requests of one user at once, over HTTP and WebSockets together.
+    /// Requests of one user that are answered at once, over HTTP and WebSockets together. At least 4 (RFC 8620 §2).
     pub requests_per_user_max: NonZero<usize>,
+    /// How long a request beyond these waits, before it is refused with `limit`.
+    pub request_wait_ms: u64,
     /// Objects that one /get returns.
     pub objects_in_get_max: NonZero<usize>,
     /// Objects that one /set changes.
@@ -53,7 +55,8 @@ impl Default for JmapConfig {
         Self {
             request_bytes_max: nonzero!(10_000_000),
             calls_max: nonzero!(64),
-            requests_per_user_max: nonzero!(8),
+            requests_per_user_max: nonzero!(16),
+            request_wait_ms: 2_000,
             objects_in_get_max: nonzero!(1_000),
             objects_in_set_max: nonzero!(1_000),
             query_limit_max: nonzero!(5_000),

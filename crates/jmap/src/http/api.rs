@@ -23,7 +23,7 @@ use crate::{
         request::Request,
         write_json,
     },
-    slots::Slot,
+    slots::{Claim, Slot},
 };
 
 /// How long an answer waits for memory that other answers hold.
@@ -44,7 +44,7 @@ async fn answer(app: &App, head: &Parts, body: Body) -> Result<Bytes, Failure> {
         return Err(not_json("Content-Type: expected application/json").into());
     }
     let base = base_url(&app.parts, &head.uri, &head.headers)?;
-    let slot = app.request_slot(&login)?;
+    let slot = app.request_slot(app.claim_slot(&login)?).await?;
     let (bytes, memory) = read(app, body).await?;
     let request = app.read(bytes).await??;
     drop(memory);
@@ -72,15 +72,25 @@ async fn read(app: &App, body: Body) -> Result<(Bytes, MemoryPermit), Failure> {
     Ok((bytes, memory))
 }
 
+/// RFC 8620 §3.6.1.
+fn too_many() -> RequestError {
+    let detail = "too many requests of this user are being answered: wait for one";
+    RequestError::limit("maxConcurrentRequests", detail)
+}
+
 fn too_large(max: usize) -> RequestError {
     RequestError::limit("maxSizeRequest", format!("a request has at most {max} bytes"))
 }
 
 impl App {
-    /// A slot for a request of a user, over HTTP or a WebSocket.
-    pub(super) fn request_slot(&self, login: &Login) -> Result<Slot, RequestError> {
-        let detail = "too many requests of this user are being answered: wait for one";
-        self.requests.take(login.account).ok_or_else(|| RequestError::limit("maxConcurrentRequests", detail))
+    /// A claim to a slot for a request of a user, over HTTP or a WebSocket.
+    pub(super) fn claim_slot(&self, login: &Login) -> Result<Claim, RequestError> {
+        self.requests.claim(login.account).ok_or_else(too_many)
+    }
+
+    /// The slot, once others of the user were answered.
+    pub(super) async fn request_slot(&self, claim: Claim) -> Result<Slot, RequestError> {
+        claim.slot(Duration::from_millis(self.config.request_wait_ms)).await.ok_or_else(too_many)
     }
 
     /// Memory for an answer or a request.

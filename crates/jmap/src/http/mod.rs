@@ -34,6 +34,9 @@ use crate::{
 };
 use session::SessionStates;
 
+/// For each slot so many requests wait: some connections of each device of a user.
+const WAITING_FOR_A_SLOT: usize = 8;
+
 /// What all routes work with.
 pub(crate) struct App {
     pub(crate) parts: Arc<JmapParts>,
@@ -51,13 +54,14 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(parts: JmapParts, config: JmapConfig) -> Self {
         let parts = Arc::new(parts);
+        let requests_max = config.requests_per_user_max.get();
         let pusher = Pusher::new(parts.clone(), Duration::from_millis(config.push_delay_ms));
         Self {
             pusher: Arc::new(pusher),
             methods: Methods::new(methods::ALL),
             views: Arc::new(Views::new(config.views_bytes_max.get(), parts.metrics.queries.clone())),
-            requests: Slots::new(config.requests_per_user_max.get()),
-            uploads: Slots::new(config.uploads_per_user_max.get()),
+            requests: Slots::new(requests_max, requests_max.saturating_mul(WAITING_FOR_A_SLOT)),
+            uploads: Slots::new(config.uploads_per_user_max.get(), 0),
             session_states: SessionStates::default(),
             closing: watch::Sender::new(false),
             parts,

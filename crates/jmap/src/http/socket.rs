@@ -26,7 +26,7 @@ use crate::{
         write_json,
     },
     push::{Subscription, Types, Visible},
-    slots::Slot,
+    slots::{Claim, Slot},
 };
 
 /// The sub-protocol that a client offers and the server takes (RFC 8887 §4.1).
@@ -159,18 +159,22 @@ impl Session {
             Some(Value::String(id)) => Some(id),
             Some(_) => return Received::Refused(not_request("id: expected a string"), None),
         };
-        let slot = self.app.request_slot(&self.login);
+        let claim = self.app.claim_slot(&self.login);
         let request =
-            slot.and_then(|slot| Ok((slot, Request::of(Value::Object(members), &self.app.config)?)));
-        let (slot, request) = match request {
+            claim.and_then(|claim| Ok((claim, Request::of(Value::Object(members), &self.app.config)?)));
+        let (claim, request) = match request {
             Ok(begun) => begun,
             Err(error) => return Received::Refused(error, id),
         };
         let session = self.clone();
-        Received::Request(async move { session.answer(request, id, slot).await }.boxed())
+        Received::Request(async move { session.answer(request, id, claim).await }.boxed())
     }
 
-    async fn answer(self: Arc<Self>, request: Request, id: Option<String>, slot: Slot) -> Outgoing {
+    async fn answer(self: Arc<Self>, request: Request, id: Option<String>, claim: Claim) -> Outgoing {
+        let slot = match self.app.request_slot(claim).await {
+            Ok(slot) => slot,
+            Err(error) => return refused(&error, id.as_deref()),
+        };
         let mut begun = br#"{"@type":"Response""#.to_vec();
         if let Some(id) = &id {
             begun.extend_from_slice(b",\"requestId\":");

@@ -93,6 +93,7 @@ async fn q5_limits_of_a_request_are_named() {
         request_bytes_max: nonzero!(1_000),
         calls_max: nonzero!(2),
         requests_per_user_max: nonzero!(1),
+        request_wait_ms: 0,
         ..JmapConfig::default()
     };
     let server = TestServer::with(config).await;
@@ -123,6 +124,29 @@ async fn q5_limits_of_a_request_are_named() {
     assert_eq!(first.0, StatusCode::OK);
     let again = server.post(&server.alice, r#"{"using":[],"methodCalls":[]}"#).await;
     assert_eq!(again.0, StatusCode::OK, "the slot is free again");
+}
+
+#[tokio::test]
+async fn q5_a_request_waits_for_another_of_its_user() {
+    let config = JmapConfig {
+        requests_per_user_max: nonzero!(1),
+        request_wait_ms: 3_600_000,
+        ..JmapConfig::default()
+    };
+    let server = TestServer::with(config).await;
+    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+    let body = futures_util::stream::once(async move {
+        let _ = receiver.await;
+        Ok::<_, std::io::Error>(r#"{"using":[],"methodCalls":[]}"#)
+    });
+    let first = server.post(&server.alice, Body::from_stream(body));
+    let second = server.post(&server.alice, r#"{"using":[],"methodCalls":[]}"#);
+    let free = async {
+        tokio::task::yield_now().await;
+        sender.send(()).unwrap();
+    };
+    let (first, second, ()) = tokio::join!(first, second, free);
+    assert_eq!((first.0, second.0), (StatusCode::OK, StatusCode::OK));
 }
 
 #[tokio::test]

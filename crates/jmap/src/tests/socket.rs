@@ -196,6 +196,7 @@ async fn p3_changes_are_pushed_while_enabled() {
 async fn q5_requests_of_sockets_count_with_those_over_http() {
     let config = crate::JmapConfig {
         requests_per_user_max: restante_core::nonzero!(1),
+        request_wait_ms: 0,
         ..crate::JmapConfig::default()
     };
     let served = Served::of(TestServer::with(config).await).await;
