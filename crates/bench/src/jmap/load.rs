@@ -1,10 +1,13 @@
-//! Closed loops: clients that each ask again as soon as they are answered.
+//! Loads of clients: closed loops, where each asks again as soon as it is answered, and open ones at a fixed rate.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::task::JoinSet;
 
-use crate::{machine::processor_time, measure::Latencies, server::Server};
+use crate::{machine::processor_time, measure::Latencies, pace::Tickets, server::Server};
 
 /// A client with a connection of its own.
 pub(super) trait Client: Send + 'static {
@@ -16,7 +19,7 @@ pub(super) trait Client: Send + 'static {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     pub(super) connections: u64,
-    /// From a request to its complete answer.
+    /// From a request to its complete answer; in an open loop from when the request was due.
     pub(super) times: Latencies,
     pub(super) duration: Duration,
     /// Processor time of the server and of the clients.
@@ -35,18 +38,37 @@ impl Load {
     }
 }
 
+/// When clients ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pace {
+    /// As soon as they are answered.
+    Closed,
+    /// So often a second, together, whether the server keeps up or not.
+    Open(f64),
+}
+
 /// Lets all clients ask for some time.
 pub(super) async fn run<C: Client>(
     server: &Server,
     clients: Vec<C>,
+    pace: Pace,
     length: Duration,
 ) -> anyhow::Result<Load> {
     let mut load = Load { connections: clients.len() as u64, ..Load::default() };
     let before = (server.worked(), processor_time("self"));
     let begun = Instant::now();
+    let until = begun + length;
     let mut tasks = JoinSet::new();
-    for client in clients {
-        tasks.spawn(ask_until(client, begun + length));
+    match pace {
+        Pace::Closed => clients.into_iter().for_each(|client| {
+            tasks.spawn(ask_until(client, until));
+        }),
+        Pace::Open(per_second) => {
+            let tickets = Arc::new(Tickets::new(begun, per_second, until));
+            for client in clients {
+                tasks.spawn(ask_when_due(client, tickets.clone()));
+            }
+        }
     }
     while let Some(done) = tasks.join_next().await {
         load.times.add(&done??);
@@ -62,6 +84,15 @@ async fn ask_until(mut client: impl Client, until: Instant) -> anyhow::Result<La
     let mut times = Latencies::default();
     while times.len() == 0 || Instant::now() < until {
         times.record(client.once().await?);
+    }
+    Ok(times)
+}
+
+async fn ask_when_due(mut client: impl Client, tickets: Arc<Tickets>) -> anyhow::Result<Latencies> {
+    let mut times = Latencies::default();
+    while let Some(ticket) = tickets.take().await {
+        let waited = ticket.from.elapsed();
+        times.record(waited + client.once().await?);
     }
     Ok(times)
 }

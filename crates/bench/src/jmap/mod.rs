@@ -31,7 +31,7 @@ use crate::{
 use corpus::Corpus;
 use delivering::{Post, senders, syncs_per_second};
 use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
-use load::{Client, Load};
+use load::{Client, Load, Pace};
 use present::{Measured, Sizing};
 use reading::{Op, readers};
 
@@ -46,6 +46,9 @@ const READERS: u64 = 16;
 const WRITERS: u64 = 64;
 const IDLE: u64 = 100;
 const QUICK_CONNECTIONS: u64 = 4;
+/// Requests a second of the open loop: what the listing must do.
+const OPEN_PER_S: f64 = 3_000.0;
+const OPEN_PER_S_QUICK: f64 = 50.0;
 const LENGTH: Duration = Duration::from_secs(5);
 const QUICK: Duration = Duration::from_millis(200);
 /// How long the disk alone is measured, before and after one connection delivers.
@@ -204,6 +207,7 @@ impl Bench<'_> {
             self.read(&mut measured, user, Op::Query20).await?;
         }
         let main = main_inbox(filled)?;
+        self.read_at_rate(&mut measured, main).await?;
         for op in [Op::ThreadChain, Op::Changes, Op::Text, Op::Flag] {
             self.read(&mut measured, main, op).await?;
         }
@@ -219,8 +223,8 @@ impl Bench<'_> {
         self.common.pick(real, QUICK_CONNECTIONS)
     }
 
-    async fn run<C: Client>(&self, clients: Vec<C>) -> anyhow::Result<Load> {
-        load::run(&self.mail_server.server, clients, self.common.pick(LENGTH, QUICK)).await
+    async fn run<C: Client>(&self, clients: Vec<C>, pace: Pace) -> anyhow::Result<Load> {
+        load::run(&self.mail_server.server, clients, pace, self.common.pick(LENGTH, QUICK)).await
     }
 
     /// Waits until the search index has all emails, which would cost processor time under load.
@@ -241,8 +245,18 @@ impl Bench<'_> {
             _ => op.name().to_owned(),
         };
         let clients = readers(self.mail_server.jmap, user, op, self.corpus, count).await?;
-        let load = self.run(clients).await.with_context(|| format!("{name} failed"))?;
+        let load = self.run(clients, Pace::Closed).await.with_context(|| format!("{name} failed"))?;
         measured.load(name, user.emails, load);
+        Ok(())
+    }
+
+    /// The listing at a fixed rate.
+    async fn read_at_rate(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
+        let pace = Pace::Open(self.common.pick(OPEN_PER_S, OPEN_PER_S_QUICK));
+        let count = self.connections(WRITERS);
+        let clients = readers(self.mail_server.jmap, user, Op::Query20, self.corpus, count).await?;
+        let load = self.run(clients, pace).await.context("query20 at a fixed rate failed")?;
+        measured.load("query20_open".to_owned(), user.emails, load);
         Ok(())
     }
 
@@ -267,11 +281,11 @@ impl Bench<'_> {
     async fn deliver(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
         let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
         let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
-        let load = self.run(clients).await.context("deliveries failed")?;
+        let load = self.run(clients, Pace::Closed).await.context("deliveries failed")?;
         measured.load("lmtp".to_owned(), 0, load);
         let before = self.probe().await?;
         let clients = senders(self.mail_server.lmtp, &post, 1).await?;
-        let load = self.run(clients).await.context("deliveries over one connection failed")?;
+        let load = self.run(clients, Pace::Closed).await.context("deliveries over one connection failed")?;
         measured.load("lmtp_one".to_owned(), 0, load);
         measured.figure("fdatasync", 0, f64::midpoint(before, self.probe().await?), "/s");
         Ok(())
