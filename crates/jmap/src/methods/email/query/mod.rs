@@ -5,6 +5,7 @@
 
 pub(crate) mod filter;
 pub(crate) mod fuzz;
+mod newest;
 mod plan;
 mod result;
 mod select;
