@@ -20,6 +20,8 @@ mod upkeep;
 mod validate;
 mod words;
 
+use std::cmp::{Ordering, Reverse};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use restante_core::{AccountId, Error, RecordId, Revision};
@@ -52,11 +54,12 @@ pub const CHECKPOINT_BYTES_MAX: usize = 4_096;
 pub trait Search: Send + Sync + 'static {
     /// A page of the emails of an account that match a filter.
     ///
-    /// - The hits are those documents of this account alone for which [`matches()`] is true, of one commit of the index, ascending by id.
-    /// - They are after [`Query::after`], [`Query::limit`] at most; [`Page::has_more`] is true when, and only when, there are more.
+    /// - The hits are those documents of this account alone for which [`matches()`] is true, of one commit of the index, in the order
+    ///   of [`Query::order`].
+    /// - They stand behind [`Query::after`], [`Query::limit`] at most; [`Page::has_more`] is true when, and only when, there are more.
     /// - *Complete up to a revision*: every email that was created at or before [`Page::revision`], matches, and is not removed is
     ///   found. What was created later may be found. What was destroyed after it may still be found: leave out what the records don't have.
-    /// - *Pages*: walking by the id of the last hit gives each matching document that is there all the time once. All pages together
+    /// - *Pages*: walking by the last hit gives each matching document that is there all the time once. All pages together
     ///   are complete up to the smallest of their revisions: the index may be cleared between two pages.
     /// - An account that was never indexed has no hits and revision 0, as all accounts have after [`Upkeep::clear`]. While an index
     ///   is made again, queries are answered with what there is.
@@ -72,16 +75,39 @@ pub trait Search: Send + Sync + 'static {
 pub struct Query {
     /// What they must contain.
     pub filter: Filter,
-    /// Only emails with ids above this.
-    pub after: Option<RecordId>,
+    /// In which order they come.
+    pub order: Order,
+    /// Only emails that stand behind this one, which need not be there.
+    pub after: Option<Hit>,
     /// The most hits, from 1 to [`QUERY_HITS_MAX`].
     pub limit: usize,
 }
 
 impl Query {
-    /// The first page, with as many hits as a page may have.
+    /// The first page by id, with as many hits as a page may have.
     pub fn new(filter: Filter) -> Self {
-        Self { filter, after: None, limit: QUERY_HITS_MAX }
+        Self { filter, order: Order::ById, after: None, limit: QUERY_HITS_MAX }
+    }
+}
+
+/// The order of hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Ascending by id: for all hits.
+    ById,
+    /// Descending by the time, then by id: for the newest hits, which are found without all others when the newest documents were
+    /// written last.
+    NewestFirst,
+}
+
+impl Order {
+    /// The order of two hits.
+    pub fn compare(self, left: &Hit, right: &Hit) -> Ordering {
+        let by_age = |hit: &Hit| Reverse((hit.received, hit.id));
+        match self {
+            Self::ById => left.id.cmp(&right.id),
+            Self::NewestFirst => by_age(left).cmp(&by_age(right)),
+        }
     }
 }
 
@@ -97,7 +123,7 @@ pub struct Hit {
 /// A page of matching emails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The emails, ascending by id.
+    /// The emails, in the order that was asked for.
     pub hits: Vec<Hit>,
     /// Whether more follow after the last one.
     pub has_more: bool,

@@ -1,6 +1,6 @@
 //! The reference model: documents in maps, matched one by one. Every write is in a commit at once.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -69,19 +69,18 @@ impl Search for Model {
         let state = self.state.lock();
         state.check_open()?;
         let Some(account) = state.accounts.get(&account) else { return Ok(Page::default()) };
-        let after = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut page = Page { revision: account.revision, ..Page::default() };
-        for document in account.documents.range((after, Bound::Unbounded)).map(|(_, document)| document) {
-            if !matches(document, &query.filter) {
-                continue;
+        let mut hits = Vec::new();
+        for document in account.documents.values() {
+            let hit = Hit { id: document.id, received: document.received };
+            let is_behind = query.after.is_none_or(|after| query.order.compare(&after, &hit).is_lt());
+            if is_behind && matches(document, &query.filter) {
+                hits.push(hit);
             }
-            if page.hits.len() == query.limit {
-                page.has_more = true;
-                break;
-            }
-            page.hits.push(Hit { id: document.id, received: document.received });
         }
-        Ok(page)
+        hits.sort_by(|left, right| query.order.compare(left, right));
+        let has_more = hits.len() > query.limit;
+        hits.truncate(query.limit);
+        Ok(Page { hits, has_more, revision: account.revision })
     }
 }
 

@@ -13,8 +13,8 @@ use proptest::{
     test_runner::{FileFailurePersistence, TestRunner},
 };
 use restante_search::{
-    AccountId, Batch, Document, Field, Filter, HeaderName, Opened, Query, RecordId, Revision, SearchText,
-    Series, open,
+    AccountId, Batch, Document, Field, Filter, HeaderName, Hit, Opened, Order, Query, RecordId, Revision,
+    SearchText, Series, open,
 };
 
 const ACCOUNTS: [AccountId; 2] = [AccountId(1), AccountId(70_000)];
@@ -27,7 +27,7 @@ enum Operation {
     /// The writer begins again, after a commit: what both have stays.
     Begin,
     Reopen,
-    Query(usize, Filter, Option<u64>, usize),
+    Query(usize, Query),
 }
 
 /// Few words, so that they meet: of several scripts, with what folding and phrases have to do with.
@@ -51,27 +51,10 @@ fn headers() -> impl Strategy<Value = Vec<(String, String)>> {
 }
 
 fn documents() -> impl Strategy<Value = Document> {
-    let parts = (
-        1..20_u64,
-        any::<i32>(),
-        (lists(), lists(), lists(), lists()),
-        words(),
-        (lists(), lists()),
-        headers(),
-    );
+    let parts =
+        (1..20_u64, -3..3_i64, (lists(), lists(), lists(), lists()), words(), (lists(), lists()), headers());
     parts.prop_map(|(number, received, (from, to, cc, bcc), subject, (body, attachments), headers)| {
-        Document {
-            id: id(number),
-            received: i64::from(received),
-            from,
-            to,
-            cc,
-            bcc,
-            subject,
-            body,
-            attachments,
-            headers,
-        }
+        Document { id: id(number), received, from, to, cc, bcc, subject, body, attachments, headers }
     })
 }
 
@@ -101,6 +84,19 @@ fn filters() -> impl Strategy<Value = Filter> {
     })
 }
 
+fn queries() -> impl Strategy<Value = Query> {
+    let order = prop::sample::select(vec![Order::ById, Order::NewestFirst]);
+    let after = prop::option::of(
+        (0..20_u64, -3..3_i64).prop_map(|(number, received)| Hit { id: id(number), received }),
+    );
+    (filters(), order, after, 1..8_usize).prop_map(|(filter, order, after, limit)| Query {
+        filter,
+        order,
+        after,
+        limit,
+    })
+}
+
 fn operations() -> impl Strategy<Value = Operation> {
     let account = 0..ACCOUNTS.len();
     prop_oneof![
@@ -110,8 +106,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         2 => Just(Operation::Commit),
         1 => Just(Operation::Begin),
         1 => Just(Operation::Reopen),
-        8 => (account, filters(), prop::option::of(0..20_u64), 1..8_usize)
-            .prop_map(|(account, filter, after, limit)| Operation::Query(account, filter, after, limit)),
+        8 => (account, queries()).prop_map(|(account, query)| Operation::Query(account, query)),
     ]
 }
 
@@ -173,9 +168,8 @@ impl<'p> Pair<'p> {
                 drop(opened);
                 self.open_engine().await;
             }
-            Operation::Query(account, filter, after, limit) => {
+            Operation::Query(account, query) => {
                 self.commit().await;
-                let query = Query { filter, after: after.map(id), limit };
                 let [(engine, _), (model, _)] = self.both();
                 let page = engine.search.query(ACCOUNTS[account], &query).await.unwrap();
                 let expected = model.search.query(ACCOUNTS[account], &query).await.unwrap();

@@ -19,6 +19,7 @@ use tokio::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    task::JoinSet,
 };
 
 use super::{corpus::Corpus, load::Client};
@@ -75,13 +76,46 @@ pub(super) async fn senders(
 }
 
 impl Client for Sender {
-    /// Commands that may be pipelined are (RFC 2920), as mail servers do.
     async fn once(&mut self) -> anyhow::Result<Duration> {
         let number = self.post.next.fetch_add(1, Ordering::Relaxed);
         let recipient = self.random.below(self.post.recipients.len() as u64) as usize;
-        let recipient = self.post.recipients.get(recipient).context("there are no recipients")?;
+        let recipient = self.post.recipients.get(recipient).context("there are no recipients")?.clone();
+        let mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
+        self.deliver(&recipient, mail).await
+    }
+}
+
+/// Delivers so many emails over all these connections.
+pub(super) async fn deliver_all(senders: Vec<Sender>, emails: u64) -> anyhow::Result<()> {
+    let count = senders.len() as u64;
+    let mut tasks = JoinSet::new();
+    for (number, mut sender) in senders.into_iter().enumerate() {
+        let share = emails / count + u64::from((number as u64) < emails % count);
+        tasks.spawn(async move {
+            for _ in 0..share {
+                sender.once().await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+impl Sender {
+    /// Delivers an email with a word in its text that no other has.
+    pub(super) async fn deliver_with(&mut self, word: &str) -> anyhow::Result<Duration> {
+        let number = self.post.next.fetch_add(1, Ordering::Relaxed);
+        let recipient = self.post.recipients.first().context("there are no recipients")?.clone();
+        let mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
+        self.deliver(&recipient, format!("{mail}\r\n{word}")).await
+    }
+
+    /// Delivers an email, and returns the time until it is accepted. Commands that may be pipelined are (RFC 2920), as mail servers do.
+    async fn deliver(&mut self, recipient: &str, mut mail: String) -> anyhow::Result<Duration> {
         let commands = format!("MAIL FROM:<bench@example.net>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n");
-        let mut mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
         mail.push_str("\r\n.\r\n");
         let begun = Instant::now();
         self.commands.write_all(commands.as_bytes()).await?;
@@ -92,9 +126,7 @@ impl Client for Sender {
         self.expect("250").await?;
         Ok(begun.elapsed())
     }
-}
 
-impl Sender {
     /// Reads a reply, which has this code.
     async fn expect(&mut self, code: &str) -> anyhow::Result<()> {
         loop {

@@ -56,6 +56,7 @@ pub(super) struct User {
     /// Emails in its inbox.
     pub(super) emails: u64,
     pub(super) mailboxes: u64,
+    pub(super) address: String,
     pub(super) token: String,
 }
 
@@ -66,6 +67,8 @@ pub(super) struct Filled {
     pub(super) mailboxes: Vec<User>,
     /// Addresses.
     pub(super) recipients: Vec<String>,
+    /// A user whose inbox is empty.
+    pub(super) newcomer: User,
     /// Emails of all inboxes.
     pub(super) emails: u64,
     /// Bytes of their raw messages.
@@ -126,8 +129,10 @@ impl Filling {
             self.add(&address).await?;
             recipients.push(address);
         }
+        let (_, newcomer) = self.user("newcomer").await?;
         let (emails, raw_bytes) = (plan.inboxes.iter().sum(), self.raw_bytes);
-        Ok(Filled { inboxes, mailboxes, recipients, emails, raw_bytes, records_bytes: 0, blobs_bytes: 0 })
+        let (records_bytes, blobs_bytes) = (0, 0); // known when the stores are closed
+        Ok(Filled { inboxes, mailboxes, recipients, newcomer, emails, raw_bytes, records_bytes, blobs_bytes })
     }
 
     async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
@@ -152,7 +157,7 @@ impl Filling {
         let create = Operation::CreateToken { address: address.parse()?, token };
         let Answer::Token { token, .. } = self.operate(create).await? else { bail!("no token was made") };
         let mailboxes = self.mail.mailboxes(account).await?.0.len() as u64;
-        Ok((account, User { emails: 0, mailboxes, token }))
+        Ok((account, User { emails: 0, mailboxes, address, token }))
     }
 
     async fn fill_inbox(&mut self, account: AccountId, emails: u64) -> anyhow::Result<()> {

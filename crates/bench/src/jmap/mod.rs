@@ -11,6 +11,7 @@ mod reading;
 use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,6 +19,7 @@ use std::{
 use anyhow::{Context, ensure};
 use restante_archive::EngineUrl;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     args::{CommonArgs, OutputArgs, Sizes},
@@ -28,8 +30,9 @@ use crate::{
     server::{self, Server, Settings},
     store::work_folder,
 };
+use caller::Caller;
 use corpus::Corpus;
-use delivering::{Post, senders, syncs_per_second};
+use delivering::{Post, deliver_all, senders, syncs_per_second};
 use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
 use load::{Client, Load, Pace};
 use present::{Measured, Sizing};
@@ -49,6 +52,11 @@ const QUICK_CONNECTIONS: u64 = 4;
 /// Requests a second of the open loop: what the listing must do.
 const OPEN_PER_S: f64 = 3_000.0;
 const OPEN_PER_S_QUICK: f64 = 50.0;
+/// While memory is measured, so many emails are delivered as the largest inbox has, times three quarters.
+const IMPORTED: (u64, u64) = (3, 4);
+/// Emails that are delivered and at once searched for.
+const SEARCHED: u64 = 1_000;
+const SEARCHED_QUICK: u64 = 20;
 const LENGTH: Duration = Duration::from_secs(5);
 const QUICK: Duration = Duration::from_millis(200);
 /// How long the disk alone is measured, before and after one connection delivers.
@@ -215,6 +223,8 @@ impl Bench<'_> {
             self.read(&mut measured, user, Op::Mailboxes).await?;
         }
         self.memory(&mut measured, main).await?;
+        self.memory_of_import(&mut measured, filled).await?;
+        self.search_for_new(&mut measured, &filled.newcomer).await?;
         self.deliver(&mut measured, filled).await?;
         Ok(measured)
     }
@@ -274,6 +284,51 @@ impl Bench<'_> {
                 measured.figure(op, user.emails, bytes as f64 / 1e6, "MB");
             }
         }
+        Ok(())
+    }
+
+    /// How much the server's memory grows while emails are delivered over many connections and indexed.
+    async fn memory_of_import(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
+        let emails = main_inbox(filled)?.emails * IMPORTED.0 / IMPORTED.1;
+        let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
+        let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
+        let memory = || self.mail_server.server.private_memory();
+        let (before, mut most) = (memory(), memory());
+        let mut done = pin!(deliver_all(clients, emails));
+        loop {
+            tokio::select! {
+                done = &mut done => break done.context("deliveries failed")?,
+                () = tokio::time::sleep(POLL) => most = most.max(memory()),
+            }
+        }
+        if let Some((before, most)) = before.zip(most) {
+            measured.figure("memory_import", emails, most.saturating_sub(before) as f64 / 1e6, "MB");
+        }
+        Ok(())
+    }
+
+    /// Delivers emails by LMTP, and asks for each as soon as it is accepted.
+    async fn search_for_new(&self, measured: &mut Measured, user: &User) -> anyhow::Result<()> {
+        let post = Arc::new(Post::new(self.corpus, vec![user.address.clone()]));
+        let mut senders = senders(self.mail_server.lmtp, &post, 1).await?;
+        let sender = senders.first_mut().context("there is no connection")?;
+        let mut caller = Caller::open(self.mail_server.jmap, &user.token).await?;
+        let (begun, emails) = (Instant::now(), self.common.pick(SEARCHED, SEARCHED_QUICK));
+        let mut load = Load { connections: 1, ..Load::default() };
+        let mut missed = 0;
+        for number in 0..emails {
+            let word = format!("needle{number}");
+            sender.deliver_with(&word).await?;
+            let asked = Instant::now();
+            let arguments = format!(",\"filter\":{{\"text\":\"{word}\"}},\"limit\":20");
+            let found = caller.call("Email/query", &arguments).await?;
+            load.times.record(asked.elapsed());
+            let is_found = found.get("ids").and_then(Value::as_array).is_some_and(|ids| ids.len() == 1);
+            missed += u64::from(!is_found);
+        }
+        load.duration = begun.elapsed();
+        measured.load("text_new".to_owned(), emails, load);
+        measured.figure("text_new_missed", emails, missed as f64, "emails");
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::{
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use ::tantivy::{
@@ -18,6 +19,7 @@ use tracing::warn;
 
 use super::{
     directory::DurableDirectory,
+    newest::Times,
     schema::{Fields, register_tokenizers},
 };
 use crate::{Error, Report};
@@ -46,6 +48,7 @@ pub(super) struct OpenIndex {
     pub(super) index: Index,
     pub(super) reader: IndexReader,
     pub(super) fields: Fields,
+    pub(super) times: Arc<Times>,
 }
 
 /// Why an index can't be used.
@@ -139,7 +142,7 @@ fn open_existing(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> 
 fn open_reader(index: Index, fields: Fields) -> Result<OpenIndex, TantivyError> {
     register_tokenizers(&index);
     let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
-    Ok(OpenIndex { index, reader, fields })
+    Ok(OpenIndex { index, reader, fields, times: Arc::default() })
 }
 
 fn directory(path: &Path) -> Result<DurableDirectory, TantivyError> {

@@ -6,6 +6,7 @@
 mod directory;
 mod files;
 mod guarded;
+mod newest;
 mod query;
 mod schema;
 mod upkeep;
@@ -164,7 +165,7 @@ impl Search for Handle {
         let closed = |_| Error::unavailable("the search index is closed");
         let permit = self.engine.permits.acquire().await.map_err(closed)?;
         let query = query.clone();
-        let run = move || query::page(&open.reader.searcher(), &open.fields, account, &query);
+        let run = move || query::page(&open, account, &query);
         let page = run_blocking(run).await;
         drop(permit);
         match page {

@@ -8,21 +8,23 @@ use ::tantivy::{
     schema::IndexRecordOption,
 };
 
-use super::{guarded::guarded, schema::Fields};
-use crate::{AccountId, Field, Filter, Hit, Page, Phrase, Query, RecordId, Revision, SearchText};
+use super::{files::OpenIndex, guarded::guarded, newest::newest, schema::Fields};
+use crate::{AccountId, Field, Filter, Hit, Order, Page, Phrase, Query, RecordId, Revision, SearchText};
 
 /// A page of the documents of an account that match.
-pub(super) fn page(
-    searcher: &Searcher,
-    fields: &Fields,
-    account: AccountId,
-    query: &Query,
-) -> Result<Page, TantivyError> {
+pub(super) fn page(open: &OpenIndex, account: AccountId, query: &Query) -> Result<Page, TantivyError> {
+    let (searcher, fields) = (&open.reader.searcher(), &open.fields);
     let translator = Translator { fields, account };
     let of_account = translator.account_query();
     let query_of_account = all_of(vec![of_account, translator.translate(&query.filter)]);
-    let collector = Smallest { after: query.after, count: query.limit + 1 };
-    let mut hits = searcher.search(&*query_of_account, &collector)?;
+    let count = query.limit + 1;
+    let mut hits = match query.order {
+        Order::ById => {
+            let collector = Smallest { after: query.after.map(|after| after.id), count };
+            searcher.search(&*query_of_account, &collector)?
+        }
+        Order::NewestFirst => newest(searcher, &*query_of_account, &open.times, query.after, count)?,
+    };
     let has_more = hits.len() > query.limit;
     hits.truncate(query.limit);
     Ok(Page { hits, has_more, revision: revision(searcher, fields, account)? })

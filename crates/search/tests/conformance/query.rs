@@ -1,7 +1,7 @@
 //! What `query` promises of its pages.
 
 use restante_core::ErrorKind;
-use restante_search::{Filter, Hit, QUERY_HITS_MAX, Query, Revision};
+use restante_search::{Document, Filter, Hit, Order, QUERY_HITS_MAX, Query, Revision};
 
 use crate::{
     Subject,
@@ -11,6 +11,7 @@ use crate::{
 crate::promises! {
     any: [
         hits_ascend_by_id_and_have_their_time,
+        the_newest_hits_come_first_when_they_are_asked_for,
         accounts_are_apart,
         a_page_has_its_limit_and_says_whether_there_is_more,
         walking_pages_gives_each_hit_once,
@@ -29,6 +30,42 @@ async fn hits_ascend_by_id_and_have_their_time(subject: Subject) {
     let page = page(&opened, A, anywhere("word")).await;
     let expected = [1, 2, 9].map(|number| Hit { id: id(number), received: number as i64 * 10 });
     assert_eq!((page.hits.as_slice(), page.has_more), (expected.as_slice(), false));
+}
+
+async fn the_newest_hits_come_first_when_they_are_asked_for(subject: Subject) {
+    let opened = subject.open().await;
+    // More than one part of a segment: mostly in the order of their times, some not, many of equal times.
+    let received = |n: u64| if n % 50 == 0 { 1_000_000 - n as i64 } else { (n / 3) as i64 };
+    let mut all = Vec::new();
+    for part in 0..7_u64 {
+        let documents: Vec<_> = (0..1_000)
+            .map(|n| part * 1_000 + n + 1)
+            .map(|n| Document {
+                received: received(n),
+                ..email(n, if n % 400 == 0 { "rare" } else { "word" })
+            })
+            .collect();
+        all.extend(documents.iter().map(|document| Hit { id: document.id, received: document.received }));
+        index(&opened, A, documents).await;
+    }
+    index(&opened, B, [email(9_999_999, "word rare")]).await;
+    let series = begin(&opened).await;
+    opened.index.write(series, A, removal([6_950, 400], 2)).await.unwrap();
+    opened.index.commit(series).await.unwrap();
+    all.retain(|hit| ![6_950, 400].contains(&hit.id.0));
+    all.sort_by_key(|hit| std::cmp::Reverse((hit.received, hit.id)));
+    for word in ["word", "rare"] {
+        let is_hit = |hit: &&Hit| (hit.id.0 % 400 == 0) == (word == "rare");
+        let expected: Vec<Hit> = all.iter().filter(is_hit).copied().collect();
+        for (skipped, limit) in [(0, 1), (0, 5), (3, 20), (10, 5_000), (0, QUERY_HITS_MAX)] {
+            let after = expected.get(skipped - 1.min(skipped)).copied().filter(|_| skipped > 0);
+            let query = Query { filter: anywhere(word), order: Order::NewestFirst, after, limit };
+            let page = opened.search.query(A, &query).await.unwrap();
+            let rest = &expected[skipped..];
+            assert_eq!(page.hits, rest[..limit.min(rest.len())], "{word} {skipped} {limit}");
+            assert_eq!(page.has_more, limit < rest.len());
+        }
+    }
 }
 
 async fn accounts_are_apart(subject: Subject) {
@@ -50,7 +87,8 @@ async fn a_page_has_its_limit_and_says_whether_there_is_more(subject: Subject) {
         (Some(3), 2, vec![4, 5], false),
         (Some(5), 2, vec![], false),
     ] {
-        let query = Query { filter: anywhere("word"), after: after.map(id), limit };
+        let after = after.map(|number| Hit { id: id(number), received: 0 });
+        let query = Query { after, limit, ..Query::new(anywhere("word")) };
         let page = opened.search.query(A, &query).await.unwrap();
         let ids: Vec<u64> = page.hits.iter().map(|hit| hit.id.0).collect();
         assert_eq!((ids, page.has_more), (expected, has_more), "{query:?}");
@@ -66,17 +104,22 @@ async fn walking_pages_gives_each_hit_once(subject: Subject) {
     }
     let all = found(&opened, A, anywhere("word")).await;
     assert!(all.len() > 100 && all.is_sorted());
-    let (mut walked, mut after) = (Vec::new(), None);
-    loop {
-        let page =
-            opened.search.query(A, &Query { filter: anywhere("word"), after, limit: 7 }).await.unwrap();
-        walked.extend(page.hits.iter().map(|hit| hit.id.0));
-        after = page.hits.last().map(|hit| hit.id);
-        if !page.has_more {
-            break;
+    for order in [Order::ById, Order::NewestFirst] {
+        let (mut walked, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query { filter: anywhere("word"), order, after, limit: 7 };
+            let page = opened.search.query(A, &query).await.unwrap();
+            walked.extend(page.hits.iter().map(|hit| hit.id.0));
+            after = page.hits.last().copied();
+            if !page.has_more {
+                break;
+            }
         }
+        if order == Order::NewestFirst {
+            walked.reverse(); // these emails were received in the order of their ids
+        }
+        assert_eq!(walked, all);
     }
-    assert_eq!(walked, all);
 }
 
 async fn an_account_that_was_never_indexed_is_empty_at_revision_0(subject: Subject) {
@@ -116,7 +159,7 @@ async fn limits_and_filters_out_of_bounds_are_refused(subject: Subject) {
     for (filter, limit) in
         [(anywhere("x"), 0), (anywhere("x"), QUERY_HITS_MAX + 1), (deep, 1), (wide, 1), (long, 1)]
     {
-        let error = opened.search.query(A, &Query { filter, after: None, limit }).await.unwrap_err();
+        let error = opened.search.query(A, &Query { limit, ..Query::new(filter) }).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
 }

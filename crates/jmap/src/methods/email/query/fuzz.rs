@@ -1,8 +1,9 @@
 //! What the fuzz target of filters and sorts runs.
 
+use restante_core::RecordId;
 use restante_mail::email;
 use restante_records::Properties;
-use restante_search::{Document, Field, marks, matches};
+use restante_search::{Document, Field, Hit, marks, matches};
 use serde_json::Value;
 
 use crate::{JmapConfig, core::Creations};
@@ -36,7 +37,7 @@ pub(crate) fn filter(bytes: &[u8]) {
     let test = Test::new(&filter, &keywords, &mut needs);
     let properties =
         Properties::default().with(email::MAILBOX, 1).with(email::RECEIVED, 100).with(email::KEYWORD, 1);
-    let found = vec![Hits::from([(1, 100)]); needs.texts.len()];
+    let found = vec![Hits::from(vec![Hit { id: RecordId(1), received: 100 }]); needs.texts.len()];
     let facts =
         Facts { id: 1, properties: &properties, row: None, threads: &ThreadFacts::default(), found: &found };
     let passes = test.passes(&facts);

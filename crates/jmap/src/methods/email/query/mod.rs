@@ -6,6 +6,7 @@
 pub(crate) mod filter;
 pub(crate) mod fuzz;
 mod list;
+mod newest;
 mod plan;
 mod result;
 mod select;

@@ -33,8 +33,7 @@ pub(crate) enum Candidates {
 impl Candidates {
     /// The narrowest set that one index has, of all emails that pass a test.
     pub(crate) fn of(test: &Test) -> Self {
-        let mut conjuncts = Vec::new();
-        flatten(test, &mut conjuncts);
+        let conjuncts = test.conjuncts();
         let mut best = Best::default();
         for conjunct in &conjuncts {
             if best.take(conjunct) {
@@ -51,8 +50,7 @@ impl Candidates {
 /// The one condition on text of a conjunction, and the index that has all emails for which the rest is true: `None` for no rest. So
 /// nothing need be read of the emails that a search found.
 pub(crate) fn text_and_index(test: &Test) -> Option<(usize, Option<Walk>)> {
-    let mut conjuncts = Vec::new();
-    flatten(test, &mut conjuncts);
+    let mut conjuncts = test.conjuncts();
     let text = conjuncts.iter().position(|conjunct| matches!(conjunct, Test::Found(_)))?;
     let Test::Found(place) = conjuncts.remove(text) else { return None };
     if conjuncts.is_empty() {
@@ -61,13 +59,6 @@ pub(crate) fn text_and_index(test: &Test) -> Option<(usize, Option<Walk>)> {
     match Candidates::of(&Test::And(conjuncts.into_iter().cloned().collect())) {
         Candidates::Walk(walk) if walk.is_exact => Some((*place, Some(walk))),
         _ => None,
-    }
-}
-
-fn flatten<'t>(test: &'t Test, found: &mut Vec<&'t Test>) {
-    match test {
-        Test::And(parts) => parts.iter().for_each(|part| flatten(part, found)),
-        other => found.push(other),
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::{Mail, email, message::Shorthand, row::Row, thread as thread_kind};
 use restante_records::{ChangesSince, Get, Kind, Properties, Query, Record, Records};
+use restante_search as search;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
@@ -19,7 +20,7 @@ use super::{
     plan::{Candidates, Walk, text_and_index},
     sort::{Comparator, Key, Keys, Sort, SortBy},
     test::{Facts, KeywordTest, KeywordTests, Needs, Test, ThreadFacts, received, size, thread},
-    text::{self, Hits},
+    text::{self, Apart, Hits},
     views::{Answered, Cell, Update, View, ViewKey},
 };
 
@@ -48,7 +49,7 @@ const ATTEMPTS_MAX: usize = 4;
 
 /// A query of an account.
 pub(crate) struct Selection<'c> {
-    context: &'c Context,
+    pub(crate) context: &'c Context,
     pub(crate) account: AccountId,
     pub(crate) sort: Arc<Sort>,
     test: Test,
@@ -229,9 +230,8 @@ impl<'c> Selection<'c> {
         match &self.candidates {
             Candidates::Nobody => {}
             Candidates::Found(place) => {
-                let mut ids: Vec<u64> = found.get(*place).into_iter().flatten().map(|(id, _)| *id).collect();
-                ids.sort_unstable();
-                evaluation.read(&ids.into_iter().map(RecordId).collect::<Vec<_>>()).await?;
+                let ids = found.get(*place).into_iter().flat_map(Hits::iter).map(|hit| hit.id);
+                evaluation.read(&ids.collect::<Vec<_>>()).await?;
             }
             Candidates::Walk(walk) => {
                 let mut query = walk.query(true).limit(WALK_PAGE);
@@ -260,7 +260,7 @@ impl<'c> Selection<'c> {
             Evaluated { entry, thread: 0 } // no thread is collapsed
         };
         let Some(walk) = walk else {
-            return Ok(Some(hits.iter().map(|(id, received)| entry(*id, *received)).collect()));
+            return Ok(Some(hits.iter().map(|hit| entry(hit.id.0, hit.received)).collect()));
         };
         if hits.len() <= SMALL_READ {
             return Ok(None); // to read them costs less than to walk
@@ -269,13 +269,44 @@ impl<'c> Selection<'c> {
         let mut query = walk.query(true).limit(WALK_PAGE);
         loop {
             let page = self.records().query(self.account, &query).await?;
-            let hit = |id: &RecordId| hits.get(&id.0).map(|received| entry(id.0, *received));
+            let hit = |id: &RecordId| hits.received(id.0).map(|received| entry(id.0, received));
             entries.extend(page.ids.iter().filter_map(hit));
             match page.next {
                 Some(next) => query = query.after(next),
                 None => return Ok(Some(entries)),
             }
         }
+    }
+
+    /// The query without its conditions on text, and those; `None` when a text is an alternative to something else.
+    pub(crate) fn without_texts(&self) -> Result<Option<(Selection<'c>, search::Filter)>, MethodError> {
+        let Some(Apart { texts, rest }) = text::apart(&self.test, &self.needs.texts)? else {
+            return Ok(None);
+        };
+        let selection = Selection {
+            context: self.context,
+            account: self.account,
+            sort: self.sort.clone(),
+            candidates: Candidates::of(&rest),
+            test: rest,
+            needs: Needs { texts: Vec::new(), ..self.needs.clone() },
+            keywords: self.keywords.clone(),
+            collapse: self.collapse,
+            key: OnceLock::new(),
+        };
+        Ok(Some((selection, texts)))
+    }
+
+    /// Those of these emails that pass, in the order of the ids.
+    pub(crate) async fn passing(&self, ids: &[RecordId]) -> Result<Vec<Evaluated>, MethodError> {
+        let mut evaluation = Evaluation::new(self, &[], false);
+        evaluation.read(ids).await?;
+        Ok(evaluation.passed)
+    }
+
+    /// Counts an answer of the search index.
+    pub(crate) fn count_search(&self) {
+        self.context.views.count(Answered::Searched);
     }
 
     /// The emails that each condition on text is true for.

@@ -99,6 +99,9 @@ impl Selection<'_> {
         if let Some(selected) = self.by_walk(window, with_total).await? {
             return Ok(selected);
         }
+        if let Some(selected) = self.by_search(window, with_total).await? {
+            return Ok(selected);
+        }
         for attempt in 1..=ATTEMPTS_MAX {
             let state = self.state().await?;
             let cell = self.view(state).await?;

@@ -141,6 +141,22 @@ impl Test {
         }
     }
 
+    /// The tests that must all be true, without conjunctions among them.
+    pub(crate) fn conjuncts(&self) -> Vec<&Self> {
+        match self {
+            Self::And(parts) => parts.iter().flat_map(Self::conjuncts).collect(),
+            other => vec![other],
+        }
+    }
+
+    /// Whether it depends on what a search found.
+    pub(crate) fn has_texts(&self) -> bool {
+        match self {
+            Self::And(parts) | Self::Or(parts) | Self::Not(parts) => parts.iter().any(Self::has_texts),
+            other => matches!(other, Self::Found(_)),
+        }
+    }
+
     /// Whether an email passes.
     pub(crate) fn passes(&self, facts: &Facts<'_>) -> bool {
         match self {
@@ -160,7 +176,9 @@ impl Test {
             Self::HasAttachment(is_wanted) => facts.row.is_some_and(|row| row.has_attachment() == *is_wanted),
             Self::Keyword { keyword, is_wanted } => keyword.is_of(facts.properties) == *is_wanted,
             Self::InThread(quantifier, keyword) => facts.thread_has(*quantifier, *keyword),
-            Self::Found(place) => facts.found.get(*place).is_some_and(|found| found.contains_key(&facts.id)),
+            Self::Found(place) => {
+                facts.found.get(*place).is_some_and(|found| found.received(facts.id).is_some())
+            }
         }
     }
 }

@@ -1,26 +1,54 @@
 //! Conditions on text: the index says which emails have it, and emails that are newer than the index are matched directly.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::email;
 use restante_records::{ChangesSince, Query};
 use restante_search as search;
-use restante_search::{Field, HeaderName, Search, SearchText};
+use restante_search::{Field, HeaderName, Hit, Search, SearchText};
 
 use crate::{
     core::{Context, MethodError},
     methods::email::document,
 };
 
-use super::filter::{Condition, Filter, TextField};
+use super::{
+    filter::{Condition, Filter, TextField},
+    test::Test,
+};
 
 /// So many emails that the index does not have yet are matched directly, the newest ones. While an index is made again, older
 /// ones are found when it has them.
 const DIRECT_MAX: usize = 512;
 
-/// Emails by their ids, with when they were received.
-pub(crate) type Hits = HashMap<u64, i64>;
+/// Emails with when they were received, ascending by id, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits(Vec<Hit>);
+
+impl Hits {
+    /// When an email was received; `None` when it is not among them.
+    pub(crate) fn received(&self, id: u64) -> Option<i64> {
+        let place = self.0.binary_search_by_key(&id, |hit| hit.id.0).ok()?;
+        self.0.get(place).map(|hit| hit.received)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Hit> {
+        self.0.iter()
+    }
+}
+
+impl From<Vec<Hit>> for Hits {
+    fn from(mut hits: Vec<Hit>) -> Self {
+        hits.sort(); // most of them are in order, which the stable sort makes use of
+        hits.dedup_by_key(|hit| hit.id);
+        Self(hits)
+    }
+}
 
 /// Emails that have texts.
 #[derive(Debug, Default)]
@@ -40,12 +68,12 @@ pub(crate) async fn find(
     conditions: &[Condition],
 ) -> Result<Found, MethodError> {
     let search = context.search().ok_or_else(|| unsupported("this server does not search texts"))?;
-    let filters: Vec<search::Filter> = conditions.iter().map(of_condition).collect::<Result<_, _>>()?;
+    let filters = of_conditions(conditions)?;
     let mut found = Vec::with_capacity(filters.len());
     let mut complete_up_to = Revision(u64::MAX);
     for filter in &filters {
-        let (ids, revision) = indexed(search, account, filter).await?;
-        found.push(ids);
+        let (hits, revision) = indexed(search, account, filter).await?;
+        found.push(hits);
         complete_up_to = complete_up_to.min(revision);
     }
     let newer = newer(context, account, complete_up_to).await?;
@@ -53,22 +81,22 @@ pub(crate) async fn find(
         let Some(document) = document::read(context, account, id).await? else { continue };
         for (filter, found) in filters.iter().zip(&mut found) {
             if search::matches(&document, filter) {
-                found.insert(id.0, document.received);
+                found.push(Hit { id, received: document.received });
             }
         }
     }
-    for id in &newer.destroyed {
-        for found in &mut found {
-            found.remove(&id.0);
-        }
+    let destroyed: HashSet<RecordId> = newer.destroyed.into_iter().collect();
+    if !destroyed.is_empty() {
+        found.iter_mut().for_each(|found| found.retain(|hit| !destroyed.contains(&hit.id)));
     }
-    Ok(Found { emails: found, may_be_gone: newer.may_be_gone, is_partial: newer.is_partial })
+    let emails = found.into_iter().map(Hits::from).collect();
+    Ok(Found { emails, may_be_gone: newer.may_be_gone, is_partial: newer.is_partial })
 }
 
 /// Emails that were created or destroyed after a revision.
-struct Newer {
+pub(crate) struct Newer {
     /// [`DIRECT_MAX`] at most, the newest ones.
-    ids: Vec<RecordId>,
+    pub(crate) ids: Vec<RecordId>,
     /// Whether there are more.
     is_partial: bool,
     destroyed: Vec<RecordId>,
@@ -76,7 +104,12 @@ struct Newer {
     may_be_gone: bool,
 }
 
-async fn newer(context: &Context, account: AccountId, revision: Revision) -> Result<Newer, MethodError> {
+/// What the index does not have that is complete up to a revision.
+pub(crate) async fn newer(
+    context: &Context,
+    account: AccountId,
+    revision: Revision,
+) -> Result<Newer, MethodError> {
     const PAGE: usize = 256;
     let records = context.records();
     let (mut created, mut destroyed, mut is_partial) = (Vec::new(), Vec::new(), false);
@@ -110,19 +143,59 @@ async fn indexed(
     search: &dyn Search,
     account: AccountId,
     filter: &search::Filter,
-) -> Result<(Hits, Revision), MethodError> {
-    let mut ids = Hits::new();
+) -> Result<(Vec<Hit>, Revision), MethodError> {
+    let mut hits = Vec::new();
     let mut revision = Revision(u64::MAX);
     let mut query = search::Query::new(filter.clone());
     loop {
         let page = search.query(account, &query).await?;
         revision = revision.min(page.revision);
-        ids.extend(page.hits.iter().map(|hit| (hit.id.0, hit.received)));
-        match page.hits.last().filter(|_| page.has_more) {
-            Some(last) => query.after = Some(last.id),
-            None => return Ok((ids, revision)),
+        hits.extend(page.hits);
+        match hits.last().filter(|_| page.has_more) {
+            Some(last) => query.after = Some(*last),
+            None => return Ok((hits, revision)),
         }
     }
+}
+
+/// What emails must contain to pass a test, and the rest of the test; `None` when a text is an alternative to something else.
+pub(crate) fn apart(test: &Test, conditions: &[Condition]) -> Result<Option<Apart>, MethodError> {
+    let filters = of_conditions(conditions)?;
+    let (mut texts, mut rest) = (Vec::new(), Vec::new());
+    for conjunct in test.conjuncts() {
+        match texts_alone(conjunct, &filters) {
+            Some(filter) => texts.push(filter),
+            None if conjunct.has_texts() => return Ok(None),
+            None => rest.push(conjunct.clone()),
+        }
+    }
+    let texts = search::Filter::And(texts);
+    Ok(texts.check().is_ok().then_some(Apart { texts, rest: Test::And(rest) }))
+}
+
+/// A conjunction of conditions on texts and of others.
+pub(crate) struct Apart {
+    pub(crate) texts: search::Filter,
+    pub(crate) rest: Test,
+}
+
+/// A test as a filter of the index, if it is on nothing but texts.
+fn texts_alone(test: &Test, filters: &[search::Filter]) -> Option<search::Filter> {
+    let all = |parts: &[Test]| {
+        let parts = parts.iter().map(|part| texts_alone(part, filters)).collect::<Option<Vec<_>>>();
+        parts.filter(|parts| !parts.is_empty())
+    };
+    match test {
+        Test::And(parts) => Some(search::Filter::And(all(parts)?)),
+        Test::Or(parts) => Some(search::Filter::Or(all(parts)?)),
+        Test::Not(parts) => Some(search::Filter::Not(all(parts)?)),
+        Test::Found(place) => filters.get(*place).cloned(),
+        _ => None,
+    }
+}
+
+fn of_conditions(conditions: &[Condition]) -> Result<Vec<search::Filter>, MethodError> {
+    conditions.iter().map(of_condition).collect()
 }
 
 /// The conditions on text of a filter, for highlighting: all others are left out.

@@ -131,6 +131,8 @@ pub(crate) struct ViewKey {
 pub(crate) enum Answered {
     /// By a walk in an index.
     Walked,
+    /// By the newest hits of the search index.
+    Searched,
     /// By a result that was kept, and is current.
     Current,
     /// By a result that was kept, and was brought up to date.
@@ -143,6 +145,7 @@ impl Answered {
     fn as_str(self) -> &'static str {
         match self {
             Self::Walked => "walked",
+            Self::Searched => "searched",
             Self::Current => "current",
             Self::Updated => "updated",
             Self::Made => "made",

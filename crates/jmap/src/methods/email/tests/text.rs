@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use restante_core::{AccountId, Error, RecordId, Revision};
+use restante_core::{AccountId, Error, Revision};
 use restante_search::{Document, Hit, Page, Query, Search, matches};
 use serde_json::{Value, json};
 
@@ -22,12 +22,11 @@ impl Index {
 impl Search for Index {
     async fn query(&self, _: AccountId, query: &Query) -> Result<Page, Error> {
         let known = self.0.lock().unwrap();
-        let is_behind = |id: RecordId| query.after.is_none_or(|after| id > after);
-        let found =
-            known.0.iter().filter(|document| is_behind(document.id) && matches(document, &query.filter));
-        let mut hits: Vec<Hit> =
-            found.map(|document| Hit { id: document.id, received: document.received }).collect();
-        hits.sort_unstable();
+        let is_behind = |hit: &Hit| query.after.is_none_or(|after| query.order.compare(&after, hit).is_lt());
+        let found = known.0.iter().filter(|document| matches(document, &query.filter));
+        let hits = found.map(|document| Hit { id: document.id, received: document.received });
+        let mut hits: Vec<Hit> = hits.filter(is_behind).collect();
+        hits.sort_by(|left, right| query.order.compare(left, right));
         let has_more = hits.len() > 50; // small pages
         hits.truncate(50);
         Ok(Page { hits, has_more, revision: known.1 })
@@ -39,8 +38,15 @@ async fn fixture() -> (Fixture, Arc<Index>) {
     (Fixture::with(JmapConfig::default(), Some(index.clone())).await, index)
 }
 
+/// The emails that pass, newest first: all of them, of which the first ones are those of other requests.
 async fn found(fixture: &Fixture, filter: Value) -> Vec<String> {
-    fixture.ids(json!({ "filter": filter })).await
+    let all = fixture.ids(json!({ "filter": filter })).await;
+    for (position, limit) in [(0, 1), (0, 20), (2, 3), (0, 1_000)] {
+        let part = fixture.ids(json!({"filter": filter, "position": position, "limit": limit})).await;
+        let expected: Vec<&String> = all.iter().skip(position).take(limit).collect();
+        assert_eq!(part.iter().collect::<Vec<_>>(), expected, "{limit} from {position} on of {filter}");
+    }
+    all
 }
 
 #[tokio::test]
@@ -130,12 +136,16 @@ async fn eq4_threads_of_a_text_query_are_collapsed() {
     let first = message("needle", "Message-ID: <n1@example.com>\r\n", "a");
     let first = fixture.add(&first, &[fixture.inbox], &[], 1).await;
     let reply = fixture.add(&message("Re: needle", &reply_to("n1"), "b"), &[fixture.inbox], &[], 2).await;
-    let query = async |collapse: bool| {
-        fixture.ids(json!({"filter": {"text": "needle"}, "collapseThreads": collapse})).await
-    };
-    assert_eq!(query(false).await, email_ids(&[reply, first]));
-    assert_eq!(query(true).await, email_ids(&[reply]));
-    assert_eq!(query(false).await, email_ids(&[reply, first]));
+    for limit in [None, Some(10)] {
+        let query = async |collapse: bool| {
+            let arguments =
+                json!({"filter": {"text": "needle"}, "collapseThreads": collapse, "limit": limit});
+            fixture.ids(arguments).await
+        };
+        assert_eq!(query(false).await, email_ids(&[reply, first]));
+        assert_eq!(query(true).await, email_ids(&[reply]));
+        assert_eq!(query(false).await, email_ids(&[reply, first]));
+    }
 }
 
 #[tokio::test]
@@ -158,6 +168,53 @@ async fn eq2_many_hits_are_intersected_with_a_mailbox() {
     fixture.destroy(archived.remove(1)).await; // the index still has it
     assert_eq!(found(&fixture, filter).await, email_ids(&archived));
     assert_eq!(found(&fixture, json!({"subject": "needle"})).await.len(), 1_099);
+}
+
+#[tokio::test]
+async fn eq2_the_newest_hits_are_those_of_all_whatever_the_order_of_the_index() {
+    let (fixture, index) = fixture().await;
+    let mut documents = Vec::new();
+    for n in 0..400_i64 {
+        // Received in another order than stored, some at the same time, in either mailbox, in the index or newer than that.
+        let received = n * 7 % 90;
+        let mailbox = if n % 9 == 0 { fixture.archive } else { fixture.inbox };
+        let subject = if n % 4 == 0 { "needle hay" } else { "needle" };
+        let id = fixture.add(&message(subject, "", "text"), &[mailbox], &[], received).await;
+        if n % 5 == 0 {
+            fixture.set_keywords(id, &["$flagged"]).await;
+        }
+        documents.push(Document { id, received, subject: subject.to_owned(), ..Document::default() });
+        if n == 370 {
+            let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
+            index.put(documents.clone(), states.revision);
+        }
+    }
+    for n in [5, 36, 80, 200, 371, 396] {
+        fixture.destroy(documents[n].id).await; // the index still has most of them
+    }
+    let archive = super::mailbox_id(fixture.archive);
+    for (filter, least) in [
+        (json!({"text": "needle"}), 300),
+        (json!({"subject": "needle", "inMailbox": archive}), 30),
+        (json!({"subject": "hay", "inMailbox": archive}), 5),
+        (json!({"subject": "needle hay", "hasKeyword": "$flagged"}), 10),
+        (json!({"text": "needle", "after": "1970-01-01T00:00:20Z", "before": "1970-01-01T00:01:00Z"}), 100),
+        (
+            json!({"operator": "AND", "conditions": [
+                {"operator": "NOT", "conditions": [{"text": "hay"}]},
+                {"operator": "OR", "conditions": [{"inMailbox": archive}, {"hasKeyword": "$flagged"}]},
+            ]}),
+            20,
+        ),
+        (json!({"operator": "OR", "conditions": [{"inMailbox": archive}, {"text": "hay"}]}), 100),
+    ] {
+        let found = found(&fixture, filter.clone()).await;
+        assert!(found.len() >= least, "{} of {filter}", found.len());
+        let collapsed = |limit: Value| json!({"filter": filter, "collapseThreads": true, "limit": limit});
+        let (all, some) =
+            (fixture.ids(collapsed(Value::Null)).await, fixture.ids(collapsed(json!(10))).await);
+        assert_eq!(all[..10.min(all.len())], some);
+    }
 }
 
 #[tokio::test]

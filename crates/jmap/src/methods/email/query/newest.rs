@@ -1,0 +1,158 @@
+//! The usual search: the newest emails that have some words. The search index gives its newest hits, a page at a time, until enough of
+//! them pass the rest of the filter. So a common word costs no more than a rare one.
+
+use std::collections::HashSet;
+
+use restante_core::{RecordId, Revision};
+use restante_search::{self as search, Hit, Order};
+
+use crate::{core::MethodError, methods::email::document};
+
+use super::{
+    plan::Candidates,
+    result::{Evaluated, Selection},
+    select::{Selected, Start, Window},
+    sort::Keys,
+    text,
+};
+
+/// What ends at a later position is taken from a kept result.
+const REACH_MAX: u64 = 1_024;
+
+/// So many hits are looked at for one request. When too few of them pass the rest of the filter, the mailbox or keyword that it names
+/// has few emails, and all hits are intersected with these.
+const HITS_MAX: usize = 2_048;
+
+/// How many hits more than needed are asked for at first: some may not pass.
+const SPARE: usize = 12;
+
+/// Each page of hits has so many times as many as the one before.
+const GROWTH: usize = 4;
+
+impl Selection<'_> {
+    /// The part, if it is of the newest emails that have some words, and enough of them are among the newest hits.
+    pub(crate) async fn by_search(
+        &self,
+        window: Window,
+        with_total: bool,
+    ) -> Result<Option<Selected>, MethodError> {
+        let is_newest_first = self.sort.by_received_alone() == Some(false);
+        let Start::Position(position) = window.start else { return Ok(None) };
+        let Ok(position) = u64::try_from(position) else { return Ok(None) };
+        let reach = position.saturating_add(window.limit as u64);
+        if !is_newest_first || with_total || reach > REACH_MAX || self.can_calculate_changes() {
+            return Ok(None);
+        }
+        let Some(index) = self.context.search() else { return Ok(None) };
+        let Some((rest, texts)) = self.without_texts()? else { return Ok(None) };
+        if rest.candidates == Candidates::Nobody {
+            return Ok(None);
+        }
+        // What is committed meanwhile may be in the answer: nobody asks for the changes of a search.
+        let state = self.state().await?;
+        let mut newest = Newest {
+            rest: &rest,
+            texts,
+            waiting: Vec::new(),
+            threads: HashSet::new(),
+            found: Vec::new(),
+            reach: usize::try_from(reach).unwrap_or(usize::MAX),
+        };
+        if !newest.find(index).await? {
+            return Ok(None);
+        }
+        self.count_search();
+        let skipped = usize::try_from(position).unwrap_or(usize::MAX);
+        let ids = newest.found.into_iter().skip(skipped).collect();
+        Ok(Some(Selected { state, is_exact: false, position, ids, total: None }))
+    }
+}
+
+/// A search for the newest emails.
+struct Newest<'s, 'c> {
+    /// What emails must pass besides.
+    rest: &'s Selection<'c>,
+    texts: search::Filter,
+    /// Emails that the index does not have, with those that pass the rest: the newest one last. They are matched when it is their turn.
+    waiting: Vec<Evaluated>,
+    /// Those that were found, if they are collapsed.
+    threads: HashSet<u64>,
+    /// Newest first.
+    found: Vec<u64>,
+    /// How many are to be found.
+    reach: usize,
+}
+
+impl Newest<'_, '_> {
+    /// Finds the newest emails; returns false when too many hits don't pass the rest.
+    async fn find(&mut self, index: &dyn search::Search) -> Result<bool, MethodError> {
+        let limit = (self.reach + SPARE).min(HITS_MAX);
+        let mut query =
+            search::Query { filter: self.texts.clone(), order: Order::NewestFirst, after: None, limit };
+        let mut page = index.query(self.rest.account, &query).await?;
+        let complete_up_to = page.revision;
+        let newer = self.wait_for_newer(complete_up_to).await?;
+        let mut looked_at = 0;
+        loop {
+            let is_indexed = |hit: &&Hit| !newer.contains(&hit.id);
+            let hits: Vec<RecordId> = page.hits.iter().filter(is_indexed).map(|hit| hit.id).collect();
+            for email in self.rest.passing(&hits).await? {
+                self.match_newer(Some(&email)).await?;
+                self.take(&email);
+            }
+            looked_at += page.hits.len();
+            let last = page.hits.last().copied().filter(|_| page.has_more);
+            let Some(last) = last.filter(|_| self.found.len() < self.reach) else {
+                self.match_newer(None).await?;
+                return Ok(true);
+            };
+            if looked_at >= HITS_MAX {
+                return Ok(false);
+            }
+            query.after = Some(last);
+            query.limit = (query.limit * GROWTH).min(HITS_MAX - looked_at);
+            page = index.query(self.rest.account, &query).await?;
+            if page.revision < complete_up_to {
+                return Ok(false); // the index was cleared meanwhile
+            }
+        }
+    }
+
+    /// Notes the emails that the index does not have.
+    async fn wait_for_newer(&mut self, revision: Revision) -> Result<HashSet<RecordId>, MethodError> {
+        let newer = text::newer(self.rest.context, self.rest.account, revision).await?;
+        self.waiting = self.rest.passing(&newer.ids).await?;
+        self.waiting.sort_by_key(age);
+        Ok(newer.ids.into_iter().collect())
+    }
+
+    /// Matches the emails directly that the index does not have and that are newer than a hit, or all, until enough are found.
+    async fn match_newer(&mut self, than: Option<&Evaluated>) -> Result<(), MethodError> {
+        while self.found.len() < self.reach
+            && let Some(email) = self.waiting.pop_if(|last| than.is_none_or(|than| age(last) > age(than)))
+        {
+            let id = RecordId(email.entry.id);
+            let document = document::read(self.rest.context, self.rest.account, id).await?;
+            if document.is_some_and(|document| search::matches(&document, &self.texts)) {
+                self.take(&email);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, email: &Evaluated) {
+        let is_new = !self.rest.collapse || self.threads.insert(email.thread);
+        if is_new && self.found.len() < self.reach {
+            self.found.push(email.entry.id);
+        }
+    }
+}
+
+/// What orders emails by when they were received, ascending.
+fn age(email: &Evaluated) -> (i64, u64) {
+    let received = match email.entry.keys {
+        Keys::One(received) => received,
+        Keys::Many(_) => 0, // no sort by receivedAt alone
+    };
+    (received, email.entry.id)
+}
