@@ -49,6 +49,7 @@ pub(super) struct Sender {
     post: Arc<Post>,
     random: Random,
     line: String,
+    is_to_all: bool,
 }
 
 /// Connections of mail servers.
@@ -65,7 +66,7 @@ pub(super) async fn senders(
         let (replies, commands) = stream.into_split();
         let (replies, line) = (BufReader::new(replies), String::new());
         let random = post.corpus.terms(number);
-        let mut sender = Sender { replies, commands, post: post.clone(), random, line };
+        let mut sender = Sender { replies, commands, post: post.clone(), random, line, is_to_all: false };
         sender.expect("220").await?;
         sender.commands.write_all(b"LHLO client.example\r\n").await?;
         sender.expect("250").await?;
@@ -75,26 +76,52 @@ pub(super) async fn senders(
 }
 
 impl Client for Sender {
-    /// Commands that may be pipelined are (RFC 2920), as mail servers do.
+    /// Commands that may be pipelined are (RFC 2920), as mail servers do. The time of a mail to all recipients is that from its end
+    /// to the last reply.
     async fn once(&mut self) -> anyhow::Result<Duration> {
-        let number = self.post.next.fetch_add(1, Ordering::Relaxed);
-        let recipient = self.random.below(self.post.recipients.len() as u64) as usize;
-        let recipient = self.post.recipients.get(recipient).context("there are no recipients")?;
-        let commands = format!("MAIL FROM:<bench@example.net>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n");
-        let mut mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
+        let post = self.post.clone();
+        let number = post.next.fetch_add(1, Ordering::Relaxed);
+        let recipients = self.choose(&post)?;
+        let mut commands = "MAIL FROM:<bench@example.net>\r\n".to_owned();
+        for recipient in recipients {
+            commands.push_str(&format!("RCPT TO:<{recipient}>\r\n"));
+        }
+        commands.push_str("DATA\r\n");
+        let mut mail = post.corpus.plain(number, &post.texts, MAIL_BYTES);
         mail.push_str("\r\n.\r\n");
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         self.commands.write_all(commands.as_bytes()).await?;
-        for code in ["250", "250", "354"] {
-            self.expect(code).await?;
+        for _ in 0..=recipients.len() {
+            self.expect("250").await?;
+        }
+        self.expect("354").await?;
+        if self.is_to_all {
+            begun = Instant::now();
         }
         self.commands.write_all(mail.as_bytes()).await?;
-        self.expect("250").await?;
+        for _ in recipients {
+            self.expect("250").await?;
+        }
         Ok(begun.elapsed())
     }
 }
 
 impl Sender {
+    /// Sends each mail to all recipients.
+    pub(super) fn to_all(mut self) -> Self {
+        self.is_to_all = true;
+        self
+    }
+
+    /// The recipients of the next mail.
+    fn choose<'p>(&mut self, post: &'p Post) -> anyhow::Result<&'p [String]> {
+        if self.is_to_all {
+            return Ok(&post.recipients);
+        }
+        let chosen = self.random.below(post.recipients.len() as u64) as usize;
+        post.recipients.get(chosen..=chosen).context("there are no recipients")
+    }
+
     /// Reads a reply, which has this code.
     async fn expect(&mut self, code: &str) -> anyhow::Result<()> {
         loop {
