@@ -263,12 +263,15 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers over many connections, and over one beside the disk alone.
+    /// Delivers over many connections, and over one beside the disk alone. Before the latter the search index has all emails: its
+    /// syncs would be measured too.
     async fn deliver(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
         let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
         let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
         let load = self.run(clients).await.context("deliveries failed")?;
+        let delivered = load.times.len();
         measured.load("lmtp".to_owned(), 0, load);
+        self.wait_for_index(filled.emails + delivered).await?;
         let before = self.probe().await?;
         let clients = senders(self.mail_server.lmtp, &post, 1).await?;
         let load = self.run(clients).await.context("deliveries over one connection failed")?;

@@ -76,7 +76,7 @@ const BY_SIZE_MAX: f64 = 1.3;
 
 const NOTES: [&str; 6] = [
     "Clients and server share this machine. Each client asks over a kept-alive connection, again as soon as it is answered. Before the \
-     first load the search index has all emails.",
+     first load and before lmtp_one the search index has all emails.",
     "query20: Email/query of 20 emails of the inbox, newest first, from a random position among the newest 10,000, and Email/get of ten \
      properties of them in the same request. thread_chain: the same of threads, with Thread/get and Email/get of all their emails. Before \
      one in ten of them the client changes a keyword in that inbox, which is not counted as a request.",
