@@ -58,7 +58,8 @@ fn a_torn_end_is_passed_over_wherever_it_is_torn() {
         let end = PACK_HEADER_BYTES + 2 * record_bytes(100);
         // Within the bytes, at their beginning, within the header and at its beginning; with nothing behind it, and with zeros.
         let cuts = [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156];
-        for (cut, zeros) in cuts.into_iter().flat_map(|cut| [(cut, 0), (cut, 1_000)]) {
+        let with_zeros = cuts.into_iter().filter(|cut| *cut > 3).map(|cut| (cut, 1_000)); // the last three bytes are zeros
+        for (cut, zeros) in cuts.into_iter().map(|cut| (cut, 0)).chain(with_zeros) {
             let copy = tempfile::tempdir().unwrap();
             copy_folder(dir.path(), copy.path(), &|_| true);
             let pack = OpenOptions::new().write(true).open(copy.path().join(pack_name(1))).unwrap();
