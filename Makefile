@@ -32,7 +32,7 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
-	--package restante-search --locked --test power_cut
+	--package restante-search --package restante-smtp --locked --test power_cut
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
 
 data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release

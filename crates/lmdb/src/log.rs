@@ -73,6 +73,8 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
         let read = disk.open_or_create(name).and_then(|_| disk.read(name));
         *bytes = read.map_err(|error| Error::io("read", name, error))?;
     }
+    // Before LMDB names an epoch: from then on a file that is not there counts as lost.
+    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
     let mut found = Vec::new();
     let mut synced = 0;
     for (number, bytes) in files.iter().enumerate() {
@@ -135,7 +137,8 @@ fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)
 }
 
 impl CommitLog {
-    /// Opens both files to be written from their beginnings: what they hold must be in LMDB.
+    /// Opens both files, which [`recover`] has made if they were not there, to be written from their beginnings: what they hold must
+    /// be in LMDB.
     pub(crate) fn open(disk: &dyn Disk, bytes_max: u64) -> Result<Self, Error> {
         let open = |name: &str| {
             let file = disk.open_or_create(name)?;
@@ -144,7 +147,6 @@ impl CommitLog {
         };
         let opened = |name: &str| open(name).map_err(|error| Error::io("open", name, error));
         let files = [opened(FILES[0])?, opened(FILES[1])?];
-        disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
         let log = Self { files, active: 0, bytes_max };
         log.allocate();
         Ok(log)

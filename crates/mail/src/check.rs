@@ -63,6 +63,7 @@ pub(crate) async fn recount(
         }
     }
     recount.thread(thread, view);
+    recount.vault(reader.vault_bytes().await?, view, is_repair);
     let has_more = recount.compare(view, is_repair);
     Ok((recount.findings, has_more))
 }
@@ -105,6 +106,15 @@ impl Recount {
     fn thread(&mut self, thread: Option<(RecordId, Vec<EmailState>)>, view: &View) {
         if let Some((_, emails)) = thread {
             counts::add(&mut self.shares, &counts::of_thread(&emails, view.mailbox_of(Role::Trash)));
+        }
+    }
+
+    /// Compares the bytes of the vault, if they were ever counted.
+    fn vault(&mut self, bytes: u64, view: &mut View, is_repair: bool) {
+        let Some(stored) = view.account.vault_bytes.filter(|stored| *stored != bytes) else { return };
+        self.note("the vault".into(), format!("has {stored} bytes, counted {bytes}"), true);
+        if is_repair {
+            view.change_account().vault_bytes = Some(bytes);
         }
     }
 

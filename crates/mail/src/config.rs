@@ -25,6 +25,8 @@ pub struct MailConfig {
     pub delivery_memory_seconds: NonZero<u64>,
     /// How long a destroyed email can be restored.
     pub vault_seconds: u64,
+    /// The bytes of destroyed emails that an account keeps to be restored; beyond them what was destroyed first leaves.
+    pub vault_bytes_max: u64,
     /// The most accounts that stay in memory while nothing happens in them.
     pub accounts_in_memory_max: NonZero<usize>,
     /// The most mailboxes of all those accounts that stay in memory, for writers and readers apart; each takes about 300 bytes.
@@ -44,6 +46,7 @@ impl Default for MailConfig {
             keywords_max: nonzero!(4_096),
             delivery_memory_seconds: nonzero!(5 * 24 * 3_600),
             vault_seconds: 30 * 24 * 3_600,
+            vault_bytes_max: 1_000_000_000,
             accounts_in_memory_max: nonzero!(1_024),
             mailboxes_in_memory_max: 65_536,
             edits_waiting_max: nonzero!(4_096),

@@ -380,16 +380,24 @@ impl Mail {
         created(self.edit(account, Edit::Restore(entry, quota)).await?)
     }
 
-    /// Forgets up to `limit` destroyed emails that are older than [`MailConfig::vault_seconds`], at most 256.
+    /// Forgets up to `limit` destroyed emails, at most 256: those that are older than [`MailConfig::vault_seconds`], then the oldest
+    /// of a vault with more than [`MailConfig::vault_bytes_max`].
     ///
     /// # Errors
     /// Those of a commit.
     pub async fn purge_vault(&self, account: AccountId, limit: usize) -> Result<Purged, MailError> {
         // Most accounts have nothing to forget: they are not read for it.
         let before = self.inner.writer.now().saturating_sub(self.config().vault_seconds);
-        let (entries, _) = self.reader(account).old_vault_entries(before, 1).await?;
-        if entries.is_empty() {
-            return Ok(Purged::default());
+        let reader = self.reader(account);
+        let (old, _) = reader.old_vault_entries(before, 1).await?;
+        if old.is_empty() {
+            let has_space = match reader.account_record().await?.vault_bytes {
+                Some(bytes) => bytes <= self.config().vault_bytes_max,
+                None => reader.is_vault_empty().await?,
+            };
+            if has_space {
+                return Ok(Purged::default());
+            }
         }
         match self.edit(account, Edit::Purge(limit)).await? {
             Done::Purged(purged) => Ok(purged),

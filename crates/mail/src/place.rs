@@ -142,6 +142,7 @@ pub(crate) fn destroy_email(view: &mut View, id: RecordId, state: &EmailState, b
     let account = view.change_account();
     account.bytes = account.bytes.saturating_sub(state.size);
     account.count = account.count.saturating_sub(1);
+    account.vault_bytes = account.vault_bytes.map(|bytes| bytes.saturating_add(state.size));
     view.destroy_email(id, state.thread, body, vault_properties(id, state, now));
 }
 

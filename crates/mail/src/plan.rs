@@ -12,7 +12,7 @@ use crate::{
     email_state::JUNK,
     mailboxes::{FIRST_NEW_ID, Mailbox, NEXT, number_of},
     place::{self, Target, Unplaced},
-    read::Reader,
+    read::{Reader, vault_size},
     schema::{email, mailbox, vault},
     tree::{self, PlannedSet},
     view::{COMMIT_BODY_BYTES_MAX, COMMIT_OBJECTS_MAX, View},
@@ -20,6 +20,8 @@ use crate::{
 
 /// Where restored emails go whose mailboxes are gone.
 pub(crate) const RESTORED: &str = "Restored";
+/// The most entries that leave a full vault for one that comes in.
+const EVICTED_MAX: usize = 32;
 /// The mailboxes that every account has.
 const FIRST_MAILBOXES: [(&str, Role); 6] = [
     ("Inbox", Role::Inbox),
@@ -249,8 +251,36 @@ impl Planner<'_> {
     ) -> Result<(), MailError> {
         let record = self.reader.email_record(id).await?.ok_or(MailError::NotFound)?;
         self.reader.thread(view, state.thread).await?;
+        self.count_vault(view).await?;
         place::destroy_email(view, id, state, record.body, self.now);
+        self.bound_vault(view, EVICTED_MAX).await
+    }
+
+    /// Counts the bytes of the vault, if that was never done. Must come before the first change of the vault in a view.
+    async fn count_vault(&self, view: &mut View) -> Result<(), MailError> {
+        if view.account.vault_bytes.is_none() {
+            view.change_account().vault_bytes = Some(self.reader.vault_bytes().await?);
+        }
         Ok(())
+    }
+
+    /// Lets up to `limit` entries that were destroyed first leave a vault with too many bytes. What is too much then leaves with
+    /// the next email that is destroyed, or when the vault is purged.
+    async fn bound_vault(&self, view: &mut View, limit: usize) -> Result<(), MailError> {
+        if limit == 0 || !self.is_vault_too_big(view) {
+            return Ok(());
+        }
+        for (entry, bytes) in self.reader.first_vault_entries(view, limit).await? {
+            if !self.is_vault_too_big(view) {
+                break;
+            }
+            view.remove_from_vault(entry, bytes);
+        }
+        Ok(())
+    }
+
+    fn is_vault_too_big(&self, view: &View) -> bool {
+        view.account.vault_bytes.is_some_and(|bytes| bytes > self.config.vault_bytes_max)
     }
 
     /// An email that is in a mailbox. One that IMAP has marked as deleted in all of them is not there for others (RFC 8621 §4.1.1).
@@ -286,6 +316,8 @@ impl Planner<'_> {
 
     async fn restore(&self, view: &mut View, entry: RecordId, quota: Option<u64>) -> Result<Done, MailError> {
         let record = self.reader.vault_entry(view, entry).await?.ok_or(MailError::NotFound)?;
+        self.count_vault(view).await?;
+        let bytes = vault_size(&record);
         let mut new = unplaced_entry(record);
         new.mailboxes.retain(|mailbox| view.mailboxes().contains_key(mailbox));
         if new.mailboxes.is_empty() {
@@ -297,18 +329,23 @@ impl Planner<'_> {
             new.mailboxes.insert(restored.id);
         }
         let (id, thread) = self.add(view, new, quota).await?;
-        view.remove_from_vault(entry);
+        view.remove_from_vault(entry, bytes);
         Ok(Done::Email { id, thread, states: planned_transition(view) })
     }
 
     async fn purge(&self, view: &mut View, limit: usize) -> Result<Done, MailError> {
         let before = self.now.saturating_sub(self.config.vault_seconds);
-        let (entries, has_more) =
-            self.reader.old_vault_entries(before, limit.min(COMMIT_OBJECTS_MAX)).await?;
-        for entry in &entries {
-            view.remove_from_vault(*entry);
+        let limit = limit.min(COMMIT_OBJECTS_MAX);
+        let (entries, has_more) = self.reader.old_vault_entries(before, limit).await?;
+        self.count_vault(view).await?;
+        for (entry, bytes) in self.reader.sizes_in_vault(entries).await? {
+            view.remove_from_vault(entry, bytes);
         }
-        Ok(Done::Purged(Purged { entries: entries.len(), has_more }))
+        if !has_more {
+            self.bound_vault(view, limit.saturating_sub(view.vault_removals())).await?;
+        }
+        let has_more = has_more || self.is_vault_too_big(view);
+        Ok(Done::Purged(Purged { entries: view.vault_removals(), has_more }))
     }
 
     async fn set_mailboxes(&self, view: &mut View, set: &MailboxSet) -> Result<Done, MailError> {

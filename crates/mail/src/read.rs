@@ -63,6 +63,7 @@ impl Reader<'_> {
             count: number(account::COUNT),
             delivered: Revision(number(account::DELIVERED)),
             uid_validity: number(account::UID_VALIDITY),
+            vault_bytes: number_of(&record.properties, account::VAULT_BYTES),
         })
     }
 
@@ -221,6 +222,41 @@ impl Reader<'_> {
         Ok((page.ids, page.next.is_some()))
     }
 
+    /// Entries of the vault that were destroyed first and that the commit does not remove yet, with their bytes, up to `limit`.
+    pub(crate) async fn first_vault_entries(
+        &self,
+        view: &View,
+        limit: usize,
+    ) -> Result<Vec<(RecordId, u64)>, Error> {
+        let query = Query::new(vault::KIND, vault::BY_DELETED_AT).limit(view.vault_removals() + limit);
+        let mut ids = self.records.query(self.account, &query).await?.ids;
+        ids.retain(|id| view.is_in_vault(*id));
+        ids.truncate(limit);
+        self.sizes_in_vault(ids).await
+    }
+
+    /// Entries of the vault with their bytes.
+    pub(crate) async fn sizes_in_vault(&self, ids: Vec<RecordId>) -> Result<Vec<(RecordId, u64)>, Error> {
+        let records = self.small(vault::KIND, ids).await?;
+        Ok(records.iter().map(|record| (record.id, vault_size(record))).collect())
+    }
+
+    pub(crate) async fn is_vault_empty(&self) -> Result<bool, Error> {
+        let query = Query::new(vault::KIND, vault::BY_DELETED_AT).limit(1);
+        Ok(self.records.query(self.account, &query).await?.ids.is_empty())
+    }
+
+    /// The bytes of all emails in the vault.
+    pub(crate) async fn vault_bytes(&self) -> Result<u64, Error> {
+        let mut bytes: u64 = 0;
+        let ids = self.all(Query::new(vault::KIND, vault::BY_DELETED_AT)).await?;
+        for ids in ids.chunks(PAGE) {
+            let sizes = self.sizes_in_vault(ids.to_vec()).await?;
+            bytes = bytes.saturating_add(sizes.iter().map(|(_, bytes)| bytes).sum());
+        }
+        Ok(bytes)
+    }
+
     /// Whether a mailbox has emails, as JMAP sees it.
     pub(crate) async fn has_emails(&self, mailbox: RecordId) -> Result<bool, Error> {
         let query = Query::new(email::KIND, email::BY_MAILBOX).equals(mailbox).limit(1);
@@ -322,4 +358,9 @@ impl Reader<'_> {
     pub(crate) async fn whole(&self, kind: Kind, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
         Ok(self.records.get(self.account, &Get::whole(kind, ids)).await?.into_iter().flatten().collect())
     }
+}
+
+/// The bytes of the message of an entry of the vault.
+pub(crate) fn vault_size(entry: &Record) -> u64 {
+    number_of(&entry.properties, vault::SIZE).unwrap_or(0)
 }

@@ -215,6 +215,9 @@ pub mod account {
     /// The last [`super::mailbox::UID_VALIDITY`] that was given: the next one is higher.
     pub const UID_VALIDITY: Property = Property(4);
 
+    /// The bytes of the emails in the vault. Versions up to 0.1 did not count them: then it is missing until the vault changes.
+    pub const VAULT_BYTES: Property = Property(5);
+
     /// Finds the record: its only entry.
     pub const ALL: Index = Index(1);
 
@@ -224,6 +227,7 @@ pub mod account {
             .property(COUNT, "count")
             .property(DELIVERED, "delivered")
             .property(UID_VALIDITY, "uid_validity")
+            .property(VAULT_BYTES, "vault_bytes")
             .index(IndexSchema::ordered(ALL, "all", &[UID_VALIDITY]))
     }
 }

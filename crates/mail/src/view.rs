@@ -30,15 +30,21 @@ pub(crate) struct AccountRecord {
     pub(crate) count: u64,
     pub(crate) delivered: Revision,
     pub(crate) uid_validity: u64,
+    /// `None` while they were never counted.
+    pub(crate) vault_bytes: Option<u64>,
 }
 
 impl AccountRecord {
     pub(crate) fn properties(&self) -> Properties {
-        Properties::default()
+        let properties = Properties::default()
             .with(account::BYTES, self.bytes)
             .with(account::COUNT, self.count)
             .with(account::DELIVERED, revision_value(self.delivered))
-            .with(account::UID_VALIDITY, self.uid_validity)
+            .with(account::UID_VALIDITY, self.uid_validity);
+        match self.vault_bytes {
+            Some(bytes) => properties.with(account::VAULT_BYTES, bytes),
+            None => properties,
+        }
     }
 }
 
@@ -153,6 +159,11 @@ impl View {
         !self.removed_vault_entries.contains(&entry)
     }
 
+    /// How many entries the commit removes from the vault.
+    pub(crate) fn vault_removals(&self) -> usize {
+        self.removed_vault_entries.len()
+    }
+
     /// Notes an email that was read; what edits made of it meanwhile stays.
     pub(crate) fn note_email(&mut self, id: RecordId, state: EmailState) {
         self.emails.entry(id).or_insert(Some(state));
@@ -195,6 +206,7 @@ impl View {
     pub(crate) fn create_account(&mut self) {
         let id = self.create(Creation::Account);
         self.account.id = Some(id);
+        self.account.vault_bytes = Some(0);
     }
 
     /// A changed account record.
@@ -284,8 +296,12 @@ impl View {
         self.adjust_counters(&before, thread);
     }
 
-    pub(crate) fn remove_from_vault(&mut self, entry: RecordId) {
-        self.removed_vault_entries.insert(entry);
+    /// Removes an entry of so many bytes from the vault, once.
+    pub(crate) fn remove_from_vault(&mut self, entry: RecordId, bytes: u64) {
+        if self.removed_vault_entries.insert(entry) {
+            let vault_bytes = &mut self.change_account().vault_bytes;
+            *vault_bytes = vault_bytes.map(|all| all.saturating_sub(bytes));
+        }
     }
 
     fn touch_thread(&mut self, thread: RecordId) {

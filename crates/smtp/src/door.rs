@@ -28,7 +28,7 @@ use tokio::{
     sync::watch,
     task::JoinHandle,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::{
     Delivery, Journal, LmtpAddress, LmtpConfig, Protocol, Recipients, SmtpConfig, SmtpMetrics, connection,
@@ -185,12 +185,6 @@ impl SmtpDoor {
                     self.serve(listener, Protocol::Lmtp, Some(path));
                 }
             }
-        }
-        for address in &self.smtp {
-            info!(protocol = "SMTP", %address, "mail is received");
-        }
-        for address in &self.lmtp {
-            info!(protocol = "LMTP", %address, "mail is received");
         }
         Ok(())
     }

@@ -55,14 +55,11 @@ impl Delivery for MailDelivery {
     }
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
-        // The blob comes first: a record never refers to bytes that a power cut takes away.
+        // The blob comes before the commits: a record never refers to bytes that a power cut takes away. The message is read meanwhile.
         let mut bytes = mail.raw.clone();
-        let blob = match self.mail.blobs().put(&mut bytes as &mut dyn Source).await {
-            Ok(put) => put.id,
-            Err(error) => return failed(&error, targets),
-        };
-        let message = match read(mail.raw.clone()).await {
-            Ok(message) => message,
+        let put = self.mail.blobs().put(&mut bytes as &mut dyn Source);
+        let (blob, message) = match tokio::try_join!(put, read(mail.raw.clone())) {
+            Ok((put, message)) => (put.id, message),
             Err(error) => return failed(&error, targets),
         };
         let stored = StoredMessage::new(&message, blob);

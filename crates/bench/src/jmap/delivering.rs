@@ -50,6 +50,7 @@ pub(super) struct Sender {
     post: Arc<Post>,
     random: Random,
     line: String,
+    is_to_all: bool,
 }
 
 /// Connections of mail servers.
@@ -66,7 +67,7 @@ pub(super) async fn senders(
         let (replies, commands) = stream.into_split();
         let (replies, line) = (BufReader::new(replies), String::new());
         let random = post.corpus.terms(number);
-        let mut sender = Sender { replies, commands, post: post.clone(), random, line };
+        let mut sender = Sender { replies, commands, post: post.clone(), random, line, is_to_all: false };
         sender.expect("220").await?;
         sender.commands.write_all(b"LHLO client.example\r\n").await?;
         sender.expect("250").await?;
@@ -77,11 +78,11 @@ pub(super) async fn senders(
 
 impl Client for Sender {
     async fn once(&mut self) -> anyhow::Result<Duration> {
-        let number = self.post.next.fetch_add(1, Ordering::Relaxed);
-        let recipient = self.random.below(self.post.recipients.len() as u64) as usize;
-        let recipient = self.post.recipients.get(recipient).context("there are no recipients")?.clone();
-        let mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
-        self.deliver(&recipient, mail).await
+        let post = self.post.clone();
+        let number = post.next.fetch_add(1, Ordering::Relaxed);
+        let recipients = self.choose(&post)?;
+        let mail = post.corpus.plain(number, &post.texts, MAIL_BYTES);
+        self.deliver(recipients, mail).await
     }
 }
 
@@ -105,25 +106,52 @@ pub(super) async fn deliver_all(senders: Vec<Sender>, emails: u64) -> anyhow::Re
 }
 
 impl Sender {
-    /// Delivers an email with a word in its text that no other has.
-    pub(super) async fn deliver_with(&mut self, word: &str) -> anyhow::Result<Duration> {
-        let number = self.post.next.fetch_add(1, Ordering::Relaxed);
-        let recipient = self.post.recipients.first().context("there are no recipients")?.clone();
-        let mail = self.post.corpus.plain(number, &self.post.texts, MAIL_BYTES);
-        self.deliver(&recipient, format!("{mail}\r\n{word}")).await
+    /// Sends each mail to all recipients.
+    pub(super) fn to_all(mut self) -> Self {
+        self.is_to_all = true;
+        self
     }
 
-    /// Delivers an email, and returns the time until it is accepted. Commands that may be pipelined are (RFC 2920), as mail servers do.
-    async fn deliver(&mut self, recipient: &str, mut mail: String) -> anyhow::Result<Duration> {
-        let commands = format!("MAIL FROM:<bench@example.net>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n");
+    /// The recipients of the next mail.
+    fn choose<'p>(&mut self, post: &'p Post) -> anyhow::Result<&'p [String]> {
+        if self.is_to_all {
+            return Ok(&post.recipients);
+        }
+        let chosen = self.random.below(post.recipients.len() as u64) as usize;
+        post.recipients.get(chosen..=chosen).context("there are no recipients")
+    }
+
+    /// Delivers an email with a word in its text that no other has.
+    pub(super) async fn deliver_with(&mut self, word: &str) -> anyhow::Result<Duration> {
+        let post = self.post.clone();
+        let number = post.next.fetch_add(1, Ordering::Relaxed);
+        let mail = post.corpus.plain(number, &post.texts, MAIL_BYTES);
+        let recipients = post.recipients.get(..1).context("there are no recipients")?;
+        self.deliver(recipients, format!("{mail}\r\n{word}")).await
+    }
+
+    /// Delivers an email, and returns the time until it is accepted; for one to all recipients that from its end to the last reply.
+    /// Commands that may be pipelined are (RFC 2920), as mail servers do.
+    async fn deliver(&mut self, recipients: &[String], mut mail: String) -> anyhow::Result<Duration> {
+        let mut commands = "MAIL FROM:<bench@example.net>\r\n".to_owned();
+        for recipient in recipients {
+            commands.push_str(&format!("RCPT TO:<{recipient}>\r\n"));
+        }
+        commands.push_str("DATA\r\n");
         mail.push_str("\r\n.\r\n");
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         self.commands.write_all(commands.as_bytes()).await?;
-        for code in ["250", "250", "354"] {
-            self.expect(code).await?;
+        for _ in 0..=recipients.len() {
+            self.expect("250").await?;
+        }
+        self.expect("354").await?;
+        if self.is_to_all {
+            begun = Instant::now();
         }
         self.commands.write_all(mail.as_bytes()).await?;
-        self.expect("250").await?;
+        for _ in recipients {
+            self.expect("250").await?;
+        }
         Ok(begun.elapsed())
     }
 

@@ -32,7 +32,7 @@ use crate::{
 };
 use caller::Caller;
 use corpus::Corpus;
-use delivering::{Post, deliver_all, senders, syncs_per_second};
+use delivering::{Post, Sender, deliver_all, senders, syncs_per_second};
 use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
 use load::{Client, Load, Pace};
 use present::{Measured, Sizing};
@@ -332,18 +332,39 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers over many connections, and over one beside the disk alone.
+    /// Delivers over many connections, and over one beside the disk alone. Before the latter the search index has all emails: its
+    /// syncs would be measured too.
     async fn deliver(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
         let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
         let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
         let load = self.run(clients, Pace::Closed).await.context("deliveries failed")?;
+        let delivered = load.times.len();
         measured.load("lmtp".to_owned(), 0, load);
+        self.wait_for_index(filled.emails + delivered).await?;
         let before = self.probe().await?;
         let clients = senders(self.mail_server.lmtp, &post, 1).await?;
         let load = self.run(clients, Pace::Closed).await.context("deliveries over one connection failed")?;
         measured.load("lmtp_one".to_owned(), 0, load);
         measured.figure("fdatasync", 0, f64::midpoint(before, self.probe().await?), "/s");
+        self.deliver_to_all(measured, &post).await
+    }
+
+    /// Delivers mails that each go to all recipients, and counts the blobs that they become.
+    async fn deliver_to_all(&self, measured: &mut Measured, post: &Arc<Post>) -> anyhow::Result<()> {
+        let senders = senders(self.mail_server.lmtp, post, 1).await?;
+        let senders = senders.into_iter().map(Sender::to_all).collect();
+        let before = self.blobs().await?;
+        let load = self.run(senders, Pace::Closed).await.context("deliveries to many recipients failed")?;
+        let blobs = self.blobs().await? - before;
+        measured.figure("blobs_of_a_mail", 0, blobs as f64 / load.times.len().max(1) as f64, "");
+        measured.load("lmtp_all".to_owned(), 0, load);
         Ok(())
+    }
+
+    /// How many blobs were stored since the server started.
+    async fn blobs(&self) -> anyhow::Result<u64> {
+        let scrape = Scrape::of(self.mail_server.server.address).await?;
+        Ok(scrape.sum_with("restante_blobs_put_blobs_total", "result", "new"))
     }
 
     /// Syncs a second of the disk alone.

@@ -60,11 +60,13 @@ const PROMISES: [Promise; 10] = [
         james: "23 to 60",
     },
     Promise { op: "lmtp_one", per_s: Some((400.0, 1_000.0)), ..NOTHING },
+    Promise { op: "lmtp_all", p99_ms: Some(100.0), ..NOTHING },
 ];
 const NOTHING: Promise = Promise { op: "", per_s: None, p99_ms: None, cyrus: None, james: "-" };
 
 /// Figures with an upper limit: at most, the goal, and those of Cyrus and James.
-const LIMITS: [(&str, f64, f64, &str, &str); 4] = [
+const LIMITS: [(&str, f64, f64, &str, &str); 5] = [
+    ("blobs_of_a_mail", 1.0, 1.0, "-", "-"),
     ("disk_beyond_raw", 1.8, 1.2, "-", "-"),
     ("memory_private", 200.0, 100.0, "54 to 78 (resident)", "640 to 970 (resident)"),
     ("memory_import", 100.0, 50.0, "-", "-"),
@@ -77,7 +79,7 @@ const BY_SIZE_MAX: f64 = 1.3;
 
 const NOTES: [&str; 8] = [
     "Clients and server share this machine. Each client asks over a kept-alive connection, again as soon as it is answered. Before the \
-     first load the search index has all emails.",
+     first load and before lmtp_one the search index has all emails.",
     "query20: Email/query of 20 emails of the inbox, newest first, from a random position among the newest 10,000, and Email/get of ten \
      properties of them in the same request. thread_chain: the same of threads, with Thread/get and Email/get of all their emails. Before \
      one in ten of them the client changes a keyword in that inbox, which is not counted as a request.",
@@ -86,7 +88,8 @@ const NOTES: [&str; 8] = [
     "flag: Email/set of one keyword, where each client changes emails of its own. changes: Email/changes with nothing new. \
      text: Email/query of a word of the emails by Zipf's law, the commonest included.",
     "lmtp: 4 KB, one recipient of many; a delivery counts when it is answered, which is when it is on disk. fdatasync: \
-     appends of 4 KB to a file of the same disk, each synced, before and after lmtp_one.",
+     appends of 4 KB to a file of the same disk, each synced, before and after lmtp_one. lmtp_all: one connection, each mail to all \
+     recipients, 100 of them; from the end of a mail to the last reply. blobs_of_a_mail: blobs that were stored meanwhile, by mails.",
     "disk_beyond_raw: records and blobs on disk without the bytes of the raw messages, by emails. memory_private: RssAnon of the server \
      with 100 connections. memory_import: the most that it has more while so many emails of 4 KB are delivered by LMTP over 64 connections \
      to 100 accounts, and indexed. jmap.requests_per_user_max is 128 in this run, because all connections are of one user.",
@@ -249,7 +252,7 @@ fn plots(measured: &Measured) -> [Plot; 2] {
     [Plot::Bars(rates), Plot::Curves(Curves { title, unit: "ms", lines: curves.collect() })]
 }
 
-/// Goals of loads are set for the inbox of one size; only that of memory and disk are for figures.
+/// Goals of loads are set for the inbox of one size; only those of memory, disk and blobs are for figures.
 fn goals(measured: &Measured, sizing: Sizing) -> Vec<Goal> {
     let mut goals = Vec::new();
     for promise in PROMISES {

@@ -1,8 +1,11 @@
 //! Appending to packs: one sequential write and one sync for a group of records.
+//!
+//! A write that makes a file longer costs a commit of the file system's journal besides. So behind a small group zeros are written,
+//! and the next small groups are written over them.
 
-use std::{sync::Arc, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, ErrorKind, Timestamp};
 use restante_disk::DiskFile;
 
 use super::{
@@ -11,6 +14,11 @@ use super::{
     shared::Shared,
 };
 use crate::Error;
+
+/// Zeros that are written ahead of small groups.
+const AHEAD_BYTES: u64 = 256 << 10;
+/// Groups from this length on pay for a journal commit without noticing, and zeros would only add to what they write.
+const LARGE_BYTES: u64 = 32 << 10;
 
 /// A blob to append to a pack.
 pub(super) struct Record<'a> {
@@ -25,6 +33,39 @@ struct Current {
     file: Box<dyn DiskFile>,
     /// The length up to the last sync.
     len: u64,
+    /// The length of the file: zeros follow what was synced.
+    file_len: u64,
+}
+
+impl Current {
+    /// How many zeros to write behind so many bytes of records.
+    fn zeros(&self, records: u64, pack_bytes: u64) -> u64 {
+        let end = self.len + records;
+        let is_inside = end <= self.file_len;
+        if is_inside || records >= LARGE_BYTES { 0 } else { AHEAD_BYTES.min(pack_bytes.saturating_sub(end)) }
+    }
+
+    /// Writes the records at the front of `buffer` with the zeros behind them; without these when the disk is full.
+    fn write(&mut self, buffer: &[u8], records: usize) -> io::Result<()> {
+        let written = match self.file.write_at(buffer, self.len) {
+            Err(error) if ErrorKind::of_io(error.kind()) == ErrorKind::Full && records < buffer.len() => {
+                self.file.set_len(self.len)?;
+                self.file_len = self.len;
+                let records = buffer.get(..records).unwrap_or(buffer);
+                self.file.write_at(records, self.len).map(|()| records.len())
+            }
+            written => written.map(|()| buffer.len()),
+        };
+        self.file_len = self.file_len.max(self.len + written? as u64);
+        Ok(())
+    }
+
+    /// Removes the zeros at the end. They do no harm: if this fails, or a power cut brings them back, the next opening does.
+    fn trim(&self) {
+        if self.file_len > self.len {
+            let _ = self.file.set_len(self.len);
+        }
+    }
 }
 
 /// The writer of packs.
@@ -42,7 +83,7 @@ impl Appender {
         if let Some((number, len)) = last {
             let name = pack_name(number);
             let file = appender.shared.disk.open(&name).map_err(|error| Error::io("open", &name, error))?;
-            appender.current = Some(Current { number, file, len });
+            appender.current = Some(Current { number, file, len, file_len: len });
         }
         Ok(appender)
     }
@@ -79,9 +120,16 @@ impl Appender {
         let len = current.len + self.buffer.len() as u64;
         if len > PACK_HEADER_BYTES && len + bytes > self.shared.settings.pack_bytes.get() {
             self.write_out()?;
-            self.current = None;
+            self.close();
         }
         Ok(())
+    }
+
+    /// Ends the current pack.
+    pub(super) fn close(&mut self) {
+        if let Some(current) = self.current.take() {
+            current.trim();
+        }
     }
 
     fn current(&mut self) -> Result<&Current, Error> {
@@ -107,7 +155,7 @@ impl Appender {
         let synced = file.sync().and_then(|()| self.shared.disk.sync_folder(PACKS));
         synced.map_err(|error| self.shared.sync_failed("sync", &name, error))?;
         self.grow(number, PACK_HEADER_BYTES);
-        Ok(Current { number, file, len: PACK_HEADER_BYTES })
+        Ok(Current { number, file, len: PACK_HEADER_BYTES, file_len: PACK_HEADER_BYTES })
     }
 
     /// Writes and syncs the buffered records of the current pack.
@@ -115,19 +163,23 @@ impl Appender {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let buffer = std::mem::take(&mut self.buffer);
+        let mut buffer = std::mem::take(&mut self.buffer);
         let Some(mut current) = self.current.take() else { return Ok(()) };
         let name = pack_name(current.number);
-        if let Err(error) = current.file.write_at(&buffer, current.len) {
+        let records = buffer.len();
+        let zeros = current.zeros(records as u64, self.shared.settings.pack_bytes.get());
+        buffer.resize(records + zeros as usize, 0);
+        if let Err(error) = current.write(&buffer, records) {
             // Removes the rest of a partial write; if that fails, nothing more is appended to this pack.
             let is_cut = current.file.set_len(current.len).is_ok();
+            current.file_len = current.len;
             self.current = is_cut.then_some(current);
             return Err(Error::io("write", &name, error));
         }
         let start = Instant::now();
         current.file.sync().map_err(|error| self.shared.sync_failed("sync", &name, error))?;
         self.shared.metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
-        current.len += buffer.len() as u64;
+        current.len += records as u64;
         self.grow(current.number, current.len);
         self.current = Some(current);
         self.buffer = buffer;

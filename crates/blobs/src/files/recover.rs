@@ -151,7 +151,7 @@ impl Recovery<'_> {
         let mut is_sound = version.is_some() && len >= from;
         let unsynced = known.map_or(0, |pack| pack.len)..len;
         self.make_durable(&name, &file, unsynced).map_err(|error| Error::io("sync", &name, error))?;
-        let mut records = 0_u64;
+        let (mut records, mut unwritten) = (0_u64, None);
         let mut scan = Scan::new(file, from, len);
         while let Some(found) = scan.next().map_err(|error| Error::io("read", &name, error))? {
             match found {
@@ -165,7 +165,12 @@ impl Recovery<'_> {
                     warn!(pack = number, from, to, "bytes of a pack are no records: a torn end, or damage");
                     is_sound = false;
                 }
+                Found::Unwritten { from } => unwritten = Some(from),
             }
+        }
+        if let Some(end) = unwritten {
+            let cut = self.shared.disk.open(&name).and_then(|file| file.set_len(end));
+            cut.map_err(|error| Error::io("cut", &name, error))?;
         }
         if known.is_none() && version.is_none() && records == 0 && len > PACK_HEADER_BYTES {
             warn!(pack = number, len, "a pack has no record that can be read, and is not used");
@@ -180,7 +185,7 @@ impl Recovery<'_> {
         if len < from {
             warn!(pack = number, len, known = from, "a pack is shorter than it was");
         }
-        let end = len.max(from);
+        let end = unwritten.unwrap_or(len.max(from));
         self.shared.ledger.lock().packs.entry(number).or_default().len = end;
         self.write_rows([number].into())?;
         Ok(is_sound.then_some(end))

@@ -166,7 +166,7 @@ impl Writer {
                     seen += to - from;
                     continue;
                 }
-                Ok(None) => return Ok((live, true)),
+                Ok(Some(Found::Unwritten { .. }) | None) => return Ok((live, true)),
                 Err(error) => {
                     // The rest of the pack stays, and with it the pack.
                     warn!(pack = number, %error, "a pack can't be read");

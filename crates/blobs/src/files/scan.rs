@@ -17,6 +17,8 @@ pub(super) enum Found {
     Record { offset: u64, header: RecordHeader, bytes: Bytes },
     /// Bytes that are no valid record.
     Damage { from: u64, to: u64 },
+    /// Zeros up to the end: no record was written there yet.
+    Unwritten { from: u64 },
 }
 
 /// An iteration over the records of a pack.
@@ -43,7 +45,24 @@ impl Scan {
             return Ok(Some(Found::Record { offset: from, header, bytes }));
         }
         self.offset = self.next_record()?;
+        if self.offset == self.end && self.is_zero(from)? {
+            return Ok(Some(Found::Unwritten { from }));
+        }
         Ok(Some(Found::Damage { from, to: self.offset }))
+    }
+
+    /// Whether there are only zeros from an offset on.
+    fn is_zero(&mut self, from: u64) -> io::Result<bool> {
+        let mut offset = from;
+        while offset < self.end {
+            let len = WINDOW_BYTES.min(self.end - offset);
+            let bytes = self.window.at(offset, len as usize, self.end)?;
+            if bytes.is_empty() || bytes.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(true)
     }
 
     /// The valid record at an offset, if there is one.

@@ -121,7 +121,10 @@ impl Writer {
                     }
                 }
                 Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return drop(self.flush_index(&[], vec![])),
+                Err(TryRecvError::Disconnected) => {
+                    let _ = self.flush_index(&[], vec![]); // if it fails, the next opening reads the packs
+                    return self.appender.close();
+                }
             }
             self.rewrite_some();
         }
@@ -162,6 +165,7 @@ impl Writer {
             Job::Close(answer) => {
                 let flushed = self.flush_index(&[], vec![]);
                 self.rewrites.stop();
+                self.appender.close();
                 Some(Box::new(move || drop(answer.send(flushed))))
             }
         }

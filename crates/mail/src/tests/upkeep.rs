@@ -78,6 +78,89 @@ async fn the_vault_is_paged_and_forgets_what_is_old() {
     assert_eq!(server.mail.vault(ACCOUNT, None, 10).await.unwrap().entries.len(), 2);
 }
 
+impl Server {
+    /// The numbers of the emails in the vault, which were destroyed in the order of their numbers.
+    async fn in_vault(&self) -> Vec<u64> {
+        let page = self.mail.vault(ACCOUNT, None, 100).await.unwrap();
+        let mut numbers: Vec<u64> = page.entries.iter().map(|entry| entry.received - START as u64).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Delivers a message of 100 bytes and its number, and destroys it.
+    async fn deliver_and_destroy(&self, number: u64) {
+        let delivery = Delivery { received: START + number as i64, ..delivery(message(number, &[])) };
+        let Ok(Delivered::New(email)) = self.mail.deliver(ACCOUNT, delivery).await else {
+            panic!("it is new")
+        };
+        self.mail.destroy_email(ACCOUNT, email, None).await.unwrap();
+        self.pass(1);
+    }
+}
+
+#[tokio::test]
+async fn a_vault_with_too_many_bytes_loses_what_was_destroyed_first() {
+    let server = Server::with(MailConfig { vault_bytes_max: 350, ..MailConfig::default() }).await;
+    for number in 0..6 {
+        server.deliver_and_destroy(number).await;
+    }
+    assert_eq!(server.in_vault().await, [3, 4, 5], "three of some 100 bytes fit");
+    server.assert_sound().await;
+    let entry = server.mail.vault(ACCOUNT, None, 1).await.unwrap().entries.remove(0);
+    server.mail.restore(ACCOUNT, entry.id, None).await.unwrap();
+    server.deliver_and_destroy(6).await;
+    assert_eq!(server.in_vault().await, [3, 4, 6], "what was restored has left space");
+    assert_eq!(server.mail.purge_vault(ACCOUNT, 10).await.unwrap(), Purged::default());
+    server.assert_sound().await;
+}
+
+/// Several emails that are destroyed in one commit make space for each other only by entries that were there before.
+#[tokio::test]
+async fn a_vault_that_got_too_much_at_once_is_purged_of_the_rest() {
+    let server = Server::with(MailConfig { vault_bytes_max: 250, ..MailConfig::default() }).await;
+    server.deliver_and_destroy(0).await;
+    let mailbox = server.make("gone", Parent::Top).await;
+    for number in 1..8 {
+        server.create(&[mailbox], &[], message(number, &[])).await;
+    }
+    let set = MailboxSet { destroy: vec![mailbox], remove_emails: true, ..MailboxSet::default() };
+    assert!(server.set(set).await.destroyed[0].is_ok());
+    assert_eq!(server.mail.vault(ACCOUNT, None, 100).await.unwrap().entries.len(), 7);
+    server.assert_sound().await;
+    let purged = server.mail.purge_vault(ACCOUNT, 3).await.unwrap();
+    assert_eq!(purged, Purged { entries: 3, has_more: true });
+    let purged = server.mail.purge_vault(ACCOUNT, 100).await.unwrap();
+    assert_eq!(purged, Purged { entries: 2, has_more: false });
+    server.assert_sound().await;
+}
+
+/// Versions before the bound have not counted them.
+#[tokio::test]
+async fn a_vault_that_was_never_counted_is_counted_when_it_changes() {
+    let server = Server::with(MailConfig { vault_bytes_max: 250, ..MailConfig::default() }).await;
+    for number in 0..2 {
+        server.deliver_and_destroy(number).await;
+    }
+    let query = restante_records::Query::new(account::KIND, account::ALL);
+    let record = server.opened.records.query(ACCOUNT, &query).await.unwrap().ids[0];
+    let uncount = |properties: &mut Properties| {
+        let bytes: Vec<Value> = properties.values(account::VAULT_BYTES).cloned().collect();
+        bytes.iter().for_each(|bytes| properties.remove(account::VAULT_BYTES, bytes));
+    };
+    damage(&server, account::KIND, record, uncount).await;
+    assert_eq!(server.mail.check(ACCOUNT).await.unwrap(), []);
+    server.deliver_and_destroy(2).await;
+    assert_eq!(server.in_vault().await, [1, 2]);
+    server.assert_sound().await;
+    damage(&server, account::KIND, record, uncount).await;
+    assert_eq!(server.mail.purge_vault(ACCOUNT, 10).await.unwrap(), Purged::default());
+    damage(&server, account::KIND, record, replace(account::VAULT_BYTES, 7)).await;
+    let findings = server.mail.check(ACCOUNT).await.unwrap();
+    assert_eq!((findings.len(), findings[0].place.as_str()), (1, "the vault"));
+    assert_eq!(server.mail.rebuild(ACCOUNT).await.unwrap(), findings);
+    server.assert_sound().await;
+}
+
 #[tokio::test]
 async fn an_erased_account_is_empty_and_can_be_used_again() {
     let server = Server::new().await;

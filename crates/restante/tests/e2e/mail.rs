@@ -1,10 +1,15 @@
 //! Mail comes in by LMTP and is read by JMAP.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
 };
 
 use restante_core::SystemClock;
@@ -53,31 +58,36 @@ fn make_account(folder: &Path) {
     said(folder, &["account", "add", USER, "--password-file", "password"]);
 }
 
+/// Delivers a message to a server, which may end meanwhile; returns the reply for its recipient.
+fn deliver(lmtp: SocketAddr, message: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(lmtp)?;
+    let mut replies = BufReader::new(stream.try_clone()?).lines();
+    let mut reply = || loop {
+        let line = replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+        if line.as_bytes().get(3) == Some(&b' ') {
+            return io::Result::Ok(line);
+        }
+    };
+    assert!(reply()?.starts_with("220 "));
+    let recipient = format!("RCPT TO:<{USER}>");
+    for (command, code) in [
+        ("LHLO client.example", "250 "),
+        ("MAIL FROM:<bob@example.net>", "250 "),
+        (recipient.as_str(), "250 "),
+        ("DATA", "354 "),
+    ] {
+        write!(stream, "{command}\r\n")?;
+        let line = reply()?;
+        assert!(line.starts_with(code), "{command}: {line}");
+    }
+    write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n"))?;
+    reply()
+}
+
 impl Mail {
     /// Delivers a message; returns the reply for its recipient.
     fn deliver(&self, message: &str) -> String {
-        let mut stream = TcpStream::connect(self.lmtp).unwrap();
-        let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
-        let mut reply = || loop {
-            let line = replies.next().unwrap().unwrap();
-            if line.as_bytes()[3] == b' ' {
-                return line;
-            }
-        };
-        assert!(reply().starts_with("220 "));
-        let recipient = format!("RCPT TO:<{USER}>");
-        for (command, code) in [
-            ("LHLO client.example", "250 "),
-            ("MAIL FROM:<bob@example.net>", "250 "),
-            (recipient.as_str(), "250 "),
-            ("DATA", "354 "),
-        ] {
-            write!(stream, "{command}\r\n").unwrap();
-            let line = reply();
-            assert!(line.starts_with(code), "{command}: {line}");
-        }
-        write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n")).unwrap();
-        reply()
+        deliver(self.lmtp, message).unwrap()
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> Value {
@@ -152,6 +162,66 @@ fn what_lmtp_brings_is_read_and_searched_by_jmap_also_after_a_kill() {
     let inbox = inbox["list"].as_array().unwrap().iter().find(|mailbox| mailbox["role"] == "inbox").unwrap();
     assert_eq!((&inbox["totalEmails"], &inbox["unreadThreads"]), (&json!(1), &json!(1)));
     assert_eq!(mail.server.stop().code(), Some(0));
+}
+
+/// Several peers deliver until the server is killed. What they did not hear of, and what they did, they deliver again.
+#[test]
+fn sm10_mail_survives_kills_and_is_stored_once_when_it_is_repeated() {
+    const PEERS: usize = 3;
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let numbered = |number: usize| message(&format!("mail{number}"), "text");
+    let sent = AtomicUsize::new(0);
+    for round in 0..4 {
+        let mail = start(&folder);
+        for number in 0..sent.load(Ordering::Relaxed) {
+            let reply = mail.deliver(&numbered(number));
+            assert!(reply.starts_with("250 "), "round {round}, mail {number}: {reply}");
+        }
+        let inbox = mail.calls(&[("Mailbox/get", json!({"ids": null}))]);
+        let inbox = inbox["list"].as_array().unwrap().iter().find(|mailbox| mailbox["role"] == "inbox");
+        assert_eq!(inbox.unwrap()["totalEmails"], json!(sent.load(Ordering::Relaxed)), "round {round}");
+        let lmtp = mail.lmtp;
+        let (stored, replies) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..PEERS {
+                let (stored, sent) = (stored.clone(), &sent);
+                scope.spawn(move || {
+                    loop {
+                        let number = sent.fetch_add(1, Ordering::Relaxed);
+                        let Ok(reply) = deliver(lmtp, &numbered(number)) else { return };
+                        assert!(reply.starts_with("250 "), "{reply}");
+                        stored.send(()).unwrap();
+                    }
+                });
+            }
+            for _ in 0..7 + 3 * round {
+                replies.recv().unwrap();
+            }
+            mail.server.kill();
+        });
+    }
+    assert!(said(&folder, &["mail", "check"]).contains("all sound"), "no counter is wrong");
+}
+
+#[test]
+fn addresses_of_mail_are_printed() {
+    let (_guard, folder) = folder();
+    let mut command = restante(&folder);
+    command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
+    command.args(["--lmtp-listen", "127.0.0.1:0,unix:lmtp.socket", "--smtp-listen", "127.0.0.1:0"]);
+    let mut server = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mail =
+        lines.filter_map(|line| Some(line.unwrap().strip_prefix("listening for mail by ")?.to_owned()));
+    let mail: Vec<String> = mail.take(3).collect();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(
+        mail[0].starts_with("SMTP on 127.0.0.1:") && mail[1].starts_with("LMTP on 127.0.0.1:"),
+        "{mail:?}"
+    );
+    assert_eq!(mail[2], "LMTP on unix:lmtp.socket");
 }
 
 #[test]

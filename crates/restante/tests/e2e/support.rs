@@ -91,9 +91,8 @@ impl Server {
     /// The same; returns what a server said that does not listen.
     pub(crate) fn try_spawn(mut command: Command) -> Result<Self, String> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let line = line.trim();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let line = lines.find(|line| !line.starts_with("listening for mail by ")).unwrap_or_default();
         let address = line.strip_prefix("listening on http://");
         // A server without REST serves operators alone.
         match address.or_else(|| line.strip_prefix("listening for operators on http://")) {

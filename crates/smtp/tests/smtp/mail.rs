@@ -121,6 +121,23 @@ async fn sm10_a_message_is_in_each_mailbox_once_with_one_blob() {
 }
 
 #[tokio::test]
+async fn sm11_a_message_to_a_hundred_recipients_is_one_blob_and_has_a_hundred_replies() {
+    let server = start().await;
+    let (mut names, mut accounts) = (Vec::new(), Vec::new());
+    for number in 0..100 {
+        let name = format!("user{number}");
+        accounts.push(server.add(&name, None).await);
+        names.push(name);
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    send(&mut server.lmtp().await, &names, MESSAGE, &["250 2.1.5"; 100]).await;
+    for account in accounts {
+        assert_eq!(server.emails(account, "inbox").await, 1);
+    }
+    assert_eq!(server.blobs.stats().await.unwrap().blobs, 1);
+}
+
+#[tokio::test]
 async fn sm10_retries_at_the_same_time_store_a_message_once() {
     let server = start().await;
     let anna = server.add("anna", None).await;

@@ -9,7 +9,7 @@ use crate::{
     Opened,
     files::{
         index::{Entry, Index, Location, Pack, Row},
-        schema::{INDEX, PACK_HEADER_BYTES, file_name, pack_name},
+        schema::{INDEX, PACK_HEADER_BYTES, file_name, pack_name, record_bytes},
     },
 };
 
@@ -55,12 +55,16 @@ fn a_torn_end_is_passed_over_wherever_it_is_torn() {
         let dir = tempfile::tempdir().unwrap();
         let opened = open_folder(dir.path());
         let ids: [BlobId; 2] = [put(&opened, &blob(0, 100)).await, put(&opened, &blob(1, 100)).await];
-        // Within the bytes, at their beginning, within the header and at its beginning.
-        for cut in [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156] {
+        let end = PACK_HEADER_BYTES + 2 * record_bytes(100);
+        // Within the bytes, at their beginning, within the header and at its beginning; with nothing behind it, and with zeros.
+        let cuts = [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156];
+        let with_zeros = cuts.into_iter().filter(|cut| *cut > 3).map(|cut| (cut, 1_000)); // the last three bytes are zeros
+        for (cut, zeros) in cuts.into_iter().map(|cut| (cut, 0)).chain(with_zeros) {
             let copy = tempfile::tempdir().unwrap();
             copy_folder(dir.path(), copy.path(), &|_| true);
             let pack = OpenOptions::new().write(true).open(copy.path().join(pack_name(1))).unwrap();
-            pack.set_len(pack.metadata().unwrap().len() - cut).unwrap();
+            pack.set_len(end - cut).unwrap();
+            pack.set_len(end - cut + zeros).unwrap();
             let after = open_folder(copy.path());
             assert_eq!(count(&after).await, 1, "cut by {cut}");
             assert_eq!(read_all(&*after.blobs, ids[0]).await.unwrap(), blob(0, 100));
@@ -71,6 +75,32 @@ fn a_torn_end_is_passed_over_wherever_it_is_torn() {
             assert_eq!(count(&again).await, 2, "cut by {cut}");
             assert_sound(&again).await;
         }
+    });
+}
+
+#[test]
+fn zeros_that_were_written_ahead_are_cut_off() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let pack = |dir: &Path| dir.join(pack_name(1)).metadata().unwrap().len();
+        let end = |blobs| PACK_HEADER_BYTES + blobs * record_bytes(100);
+        let opened = open_folder(dir.path());
+        put(&opened, &blob(0, 100)).await;
+        assert_eq!(pack(dir.path()), 4_000, "as long as a pack may be");
+        put(&opened, &blob(1, 100)).await;
+        assert_eq!(pack(dir.path()), 4_000);
+        let (after, copy) = crash(dir.path());
+        assert_eq!((count(&after).await, pack(copy.path())), (2, end(2)));
+        put(&after, &blob(2, 100)).await;
+        assert_sound(&after).await;
+        after.upkeep.close().await.unwrap();
+        assert_eq!(pack(copy.path()), end(3));
+        for n in 2..26 {
+            put(&opened, &blob(n, 100)).await; // more than fit
+        }
+        assert_eq!(pack(dir.path()), end(25), "a pack that takes no more");
+        assert_sound(&opened).await;
+        drop((after, copy));
     });
 }
 

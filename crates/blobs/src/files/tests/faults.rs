@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp, nonzero};
 use restante_disk::{
     Disk,
-    testing::{FailingDisk, FailurePlan, InjectedFailure},
+    testing::{BLOCK_BYTES, FailingDisk, FailurePlan, InjectedFailure},
 };
 
 use super::{
@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     Opened,
-    files::{index::Index, schema::pack_name},
+    files::{
+        index::Index,
+        schema::{PACK_HEADER_BYTES, pack_name, record_bytes},
+    },
 };
 
 /// Acknowledged operations.
@@ -304,6 +307,26 @@ fn a_store_goes_on_when_there_is_room_again() {
         assert_eq!(opened.upkeep.health().unwrap_err().kind(), ErrorKind::Full);
         put(&opened, &blob(1, 700)).await;
         opened.upkeep.health().unwrap();
+        assert_sound(&opened).await;
+    });
+}
+
+/// Zeros ahead need space that a full disk has not.
+#[test]
+fn a_disk_with_little_space_takes_blobs_without_zeros_behind_them() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = FailurePlan::none();
+        let disk = Arc::new(FailingDisk::new(dir.path(), faults.clone()));
+        let mut config = config();
+        config.files.pack_bytes = nonzero!(1 << 20);
+        let opened = open_with(disk, config).unwrap();
+        faults.limit(8 * BLOCK_BYTES);
+        for n in 0..20 {
+            put(&opened, &blob(n, 700)).await;
+        }
+        let len = dir.path().join(pack_name(1)).metadata().unwrap().len();
+        assert_eq!(len, PACK_HEADER_BYTES + 20 * record_bytes(700));
         assert_sound(&opened).await;
     });
 }

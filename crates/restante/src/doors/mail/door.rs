@@ -4,7 +4,7 @@
 use std::{
     io::{self, Write},
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -113,6 +113,7 @@ impl DoorSpec for MailSpec {
             search,
             indexer,
             certificates,
+            smtp: OnceLock::new(),
             metrics,
             stores_metrics: StoresMetrics::default(),
             tidy_metrics: TidyMetrics::default(),
@@ -212,6 +213,8 @@ struct OpenMail {
     indexer: Option<Indexer>,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
+    /// Once it has started.
+    smtp: OnceLock<Arc<SmtpDoor>>,
     metrics: RoleMetrics,
     stores_metrics: StoresMetrics,
     tidy_metrics: TidyMetrics,
@@ -279,7 +282,8 @@ impl OpenDoor for OpenMail {
         }
         if has_smtp(config) {
             let (smtp, lmtp) = (config.smtp.clone(), config.lmtp.clone());
-            doors.push(Arc::new(SmtpDoor::start(self.smtp_parts(), smtp, lmtp).await?));
+            let door = Arc::new(SmtpDoor::start(self.smtp_parts(), smtp, lmtp).await?);
+            doors.push(self.smtp.get_or_init(|| door).clone());
         }
         Ok(doors.into_iter().map(|door| Started { door, offer: Offer::default() }).collect())
     }
@@ -287,9 +291,18 @@ impl OpenDoor for OpenMail {
     fn announce(
         &self,
         _addresses: &[(Listener, SocketAddr)],
-        _is_one: bool,
-        _out: &mut dyn Write,
+        is_one: bool,
+        out: &mut dyn Write,
     ) -> io::Result<()> {
+        let Some(door) = self.smtp.get() else { return Ok(()) };
+        let smtp = door.smtp_addresses().iter().map(|address| ("SMTP", address.to_string()));
+        let lmtp = door.lmtp_addresses().iter().map(|address| ("LMTP", address.to_string()));
+        for (protocol, address) in smtp.chain(lmtp) {
+            if !is_one {
+                info!(protocol, address, "mail is received");
+            }
+            writeln!(out, "listening for mail by {protocol} on {address}")?;
+        }
         Ok(())
     }
 

@@ -1,14 +1,14 @@
 //! Opens the search index that the settings name, and the follower that fills it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use restante_core::Clock;
 pub(super) use restante_indexer::Indexer;
 use restante_operate::RoleCheck;
 use restante_search::{Metrics, Opened};
-use tokio::{task::JoinHandle, time::timeout};
-use tracing::warn;
+use tokio::{runtime::Builder, sync::oneshot, task::JoinHandle, time::timeout};
+use tracing::{debug, warn};
 
 use super::stores::Stores;
 use crate::{config::Config, signals::Stop};
@@ -50,12 +50,48 @@ pub(super) fn indexer(
     Indexer::new(records, blobs, search.clone(), clock, follow, metrics)
 }
 
-/// Lets the follower work until the server stops.
+/// Threads for work that blocks: the indexer does one thing at a time.
+const BLOCKING_THREADS_MAX: usize = 4;
+/// The nice value of the indexer's threads: under load they get about a tenth of the time of other threads, and all idle time.
+/// A query also searches what is not in the index yet, so nobody has to wait for the indexer.
+const NICENESS: i32 = 10;
+
+/// Lets the follower work until the server stops, on threads of its own with a lower priority: indexing an email takes more
+/// processor time than delivering it, and would delay deliveries.
 pub(super) fn spawn(indexer: Indexer, stop: &Stop) -> JoinHandle<()> {
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        if let Err(error) = indexer.run(stop.requested()).await {
-            warn!(%error, "what was written to the search index last is written again by the next start");
+    let (stop, (ended, end)) = (stop.clone(), oneshot::channel::<()>());
+    let run = move || {
+        let _ended = ended; // dropped when the thread ends
+        if let Err(error) = run_apart(indexer, stop) {
+            warn!(%error, "the indexer can't start: emails are searched without an index, which is slow");
         }
+    };
+    let started = thread::Builder::new().name("indexer".to_owned()).spawn(run);
+    if let Err(error) = started {
+        warn!(%error, "the indexer can't start: emails are searched without an index, which is slow");
+    }
+    tokio::spawn(async move {
+        let _ = end.await; // an error says that the thread has ended
     })
+}
+
+fn run_apart(indexer: Indexer, stop: Stop) -> io::Result<()> {
+    lower_priority();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .thread_name("indexer-work")
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .on_thread_start(lower_priority)
+        .build()?;
+    if let Err(error) = runtime.block_on(indexer.run(stop.requested())) {
+        warn!(%error, "what was written to the search index last is written again by the next start");
+    }
+    Ok(())
+}
+
+/// Gives the current thread, and those that it starts, a lower priority.
+fn lower_priority() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        debug!(%error, "can't lower the priority of the indexer");
+    }
 }
