@@ -12,7 +12,7 @@ use crate::{
     memory::Reservation,
     metrics::MessageResult,
     refusal::Refusal,
-    trace::{Trace, With},
+    trace::{Trace, With, message_id},
 };
 
 const SEND_DATA: Reply<'_> = Reply::new(354, "", "send the message, and end it with a dot alone on a line");
@@ -41,6 +41,10 @@ pub(super) struct Incoming {
     digest: Sha256,
     pub(super) memory: Option<Reservation>,
     pub(super) refusal: Option<Refusal>,
+    /// The Message-ID of a message that was refused.
+    refused_id: Option<String>,
+    /// The length so far, with what was dropped.
+    pub(super) received_bytes: u64,
     /// Bytes that came after the message was refused.
     dropped_bytes: u64,
     chunks: ChunkDecoder,
@@ -67,6 +71,8 @@ impl Incoming {
             digest: Sha256::new(),
             memory: None,
             refusal: None,
+            refused_id: None,
+            received_bytes: 0,
             dropped_bytes: 0,
             chunks,
             deadline,
@@ -79,6 +85,12 @@ impl Incoming {
         self.raw.len().saturating_sub(self.trace_bytes) as u64
     }
 
+    /// The Message-ID as far as it was received, for the journal.
+    pub(super) fn message_id(&self) -> Option<String> {
+        let message = self.raw.get(self.trace_bytes..).unwrap_or_default();
+        self.refused_id.clone().or_else(|| message_id(message))
+    }
+
     /// SHA-256 of the message.
     pub(super) fn digest(&mut self) -> [u8; 32] {
         mem::take(&mut self.digest).finalize().into()
@@ -88,13 +100,14 @@ impl Incoming {
     async fn append(&mut self, bytes: &[u8]) {
         let bytes_max = self.server.config.message_bytes_max.get();
         let needed = self.raw.len() + bytes.len();
+        self.received_bytes = self.received_bytes.saturating_add(bytes.len() as u64);
         if self.refusal.is_some() {
             return;
         }
         if needed - self.trace_bytes > bytes_max {
-            self.refuse(Refusal::TooBig);
+            self.refuse(Refusal::TooBig, bytes);
         } else if (self.memory.is_none() || needed > self.raw.capacity()) && !self.grow(needed).await {
-            self.refuse(Refusal::Memory);
+            self.refuse(Refusal::Memory, bytes);
         } else {
             self.digest.update(bytes);
             self.raw.extend_from_slice(bytes);
@@ -129,8 +142,10 @@ impl Incoming {
         self.memory.is_some()
     }
 
-    /// Refuses the message: what comes is dropped from now on.
-    fn refuse(&mut self, refusal: Refusal) {
+    /// Refuses the message: what comes is dropped from now on, beginning with `next`.
+    fn refuse(&mut self, refusal: Refusal, next: &[u8]) {
+        let is_begin = self.bytes() == 0; // a short message may come at once
+        self.refused_id = if is_begin { message_id(next) } else { self.message_id() };
         self.raw = Vec::new();
         self.trace_bytes = 0;
         self.memory = None;
@@ -189,7 +204,7 @@ impl Client {
         if let Some(error) = decoder.error()
             && incoming.refusal.is_none()
         {
-            incoming.refuse(error.into());
+            incoming.refuse(error.into(), &[]);
         }
         Ok(Received::Whole)
     }
@@ -237,7 +252,9 @@ impl Client {
         is_last: bool,
     ) -> io::Result<Next> {
         if let (false, Some(refusal), Ok(Received::Whole)) = (is_last, incoming.refusal, &received) {
-            self.transaction = None;
+            if let Some(transaction) = self.transaction.take() {
+                self.note_unfinished(&transaction, &incoming, Some(refusal.reply()));
+            }
             self.server.metrics.count_message(self.protocol, MessageResult::of(refusal));
             wire.reply(refusal.reply());
             return Ok(Next::Command);
@@ -352,15 +369,21 @@ impl Client {
                 self.finish(wire, transaction, incoming).await;
                 Ok(Next::Command)
             }
-            (Ok(Received::BrokenOff(reply)), _) => {
+            (Ok(Received::BrokenOff(reply)), transaction) => {
                 self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                if let Some(transaction) = &transaction {
+                    self.note_unfinished(transaction, &incoming, reply);
+                }
                 if let Some(reply) = reply {
                     wire.reply(reply);
                 }
                 Ok(Next::Close)
             }
-            (Err(error), _) => {
+            (Err(error), transaction) => {
                 self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                if let Some(transaction) = &transaction {
+                    self.note_unfinished(transaction, &incoming, None);
+                }
                 Err(error)
             }
             (Ok(Received::Whole), None) => Ok(Next::Close), // nobody begins a message without one

@@ -18,12 +18,12 @@ use restante_jmap::{JmapDoor, JmapMetrics, JmapParts};
 use restante_mail::{Mail, MailMetrics};
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck};
-use restante_smtp::{MailDelivery, SmtpDoor, SmtpMetrics};
+use restante_smtp::{DeliveryJournal, Journal, JournalMetrics, MailDelivery, SmtpDoor, SmtpMetrics};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{
-    MailSpec, blobs, commands,
+    MailSpec, blobs, commands, journal,
     logins::LoginGuard,
     records,
     search::{self, Indexer},
@@ -104,12 +104,14 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
+        let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
             directory,
             follower: Some(follower),
             mail,
+            journal,
             search,
             indexer,
             certificates,
@@ -171,6 +173,7 @@ struct RoleMetrics {
     indexer: restante_indexer::Metrics,
     jmap: JmapMetrics,
     smtp: SmtpMetrics,
+    journal: JournalMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -207,6 +210,8 @@ struct OpenMail {
     /// Until it runs.
     follower: Option<Follower>,
     mail: Mail,
+    /// What became of deliveries, unless the settings want none.
+    journal: Option<DeliveryJournal>,
     /// Only JMAP searches.
     search: Option<restante_search::Opened>,
     /// Until it runs.
@@ -231,6 +236,7 @@ impl OpenDoor for OpenMail {
         self.metrics.search.register(registry);
         self.metrics.follow.register(registry);
         self.metrics.indexer.register(registry);
+        self.metrics.journal.register(registry);
         let engines = (config.records_url().engine(), config.blobs_url().engine());
         self.stores_metrics.register(registry, engines);
         self.tidy_metrics.register(registry);
@@ -241,9 +247,12 @@ impl OpenDoor for OpenMail {
         let records = self.stores.records.upkeep.clone();
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
         routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config)));
-        let operator =
-            commands::mail::Operator { mail: self.mail.clone(), directory: self.directory.clone() };
-        routes.push(commands::mail::route(operator, backups::data_folder(config)));
+        let operator = commands::mail::Operator {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            journal: self.journal.clone(),
+        };
+        routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };
@@ -271,7 +280,8 @@ impl OpenDoor for OpenMail {
             tokio::spawn(tidying.run(stop.clone())),
         ];
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
-        tasks.into_iter().chain(following).chain(indexing).collect()
+        let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
+        tasks.into_iter().chain(following).chain(indexing).chain(noting).collect()
     }
 
     async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
@@ -313,8 +323,14 @@ impl OpenDoor for OpenMail {
                 None => Ok(()),
             }
         };
-        let (search, stores) = tokio::join!(search, self.stores.close(limit));
-        search.and(stores)
+        let journal = async {
+            match &self.journal {
+                Some(journal) => journal::close(journal, limit).await,
+                None => Ok(()),
+            }
+        };
+        let (search, journal, stores) = tokio::join!(search, journal, self.stores.close(limit));
+        search.and(journal).and(stores)
     }
 }
 
@@ -343,7 +359,7 @@ impl OpenMail {
         restante_smtp::Parts {
             recipients: Arc::new(self.directory.clone()),
             delivery: Arc::new(MailDelivery::new(self.mail.clone(), &self.config().smtp)),
-            journal: None,
+            journal: self.journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>),
             certificates: self.certificates.clone(),
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),

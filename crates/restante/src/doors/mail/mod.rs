@@ -3,6 +3,7 @@
 pub(crate) mod blobs;
 pub(crate) mod commands;
 mod door;
+pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
 mod search;
