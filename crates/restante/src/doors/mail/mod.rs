@@ -3,12 +3,14 @@
 pub(crate) mod blobs;
 pub(crate) mod commands;
 mod door;
+mod erasing;
 mod logins;
 pub(crate) mod records;
 mod search;
 mod settings;
 mod stores;
 pub(crate) mod tidying;
+mod usage;
 
 pub(crate) use settings::Mail as MailSection;
 

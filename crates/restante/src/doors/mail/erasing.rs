@@ -1,0 +1,70 @@
+//! Erases the mail of accounts that were removed.
+//!
+//! The directory notes a removed account in the commit that frees its address. What is found there is erased: at once, again at
+//! each start and each hour. So neither a crash nor a delivery that was accepted before the removal and stored behind it leaves
+//! anything. After [`KEPT_SECONDS`] nothing can come any more, and the note is removed.
+
+use std::sync::Arc;
+
+use restante_core::{Clock, Error};
+use restante_directory::{Actor, Directory, PAGE_MAX, RemovedAccount};
+use restante_mail::Mail;
+use tracing::info;
+
+/// Longer than any delivery or request takes that began before an account was removed.
+const KEPT_SECONDS: i64 = 86_400;
+
+/// Erases the mail of removed accounts.
+#[derive(Clone)]
+pub(crate) struct Eraser {
+    pub(crate) mail: Mail,
+    pub(crate) directory: Directory,
+    pub(crate) records: Arc<dyn restante_records::Upkeep>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Whose work it is, for the log of operations.
+    pub(crate) actor: Actor,
+}
+
+impl Eraser {
+    /// Erases the mail of all removed accounts, and returns of how many it erased something. `progress` gets the records of an
+    /// account that are erased. An account that fails does not keep it from the others.
+    ///
+    /// # Errors
+    /// The last of those of records; calling it again goes on.
+    pub(crate) async fn erase(&self, progress: &(dyn Fn(u64) + Send + Sync)) -> Result<u64, Error> {
+        let (mut accounts, mut failed, mut after) = (0, None, None);
+        loop {
+            let page = self.directory.removed_accounts(after.as_deref(), PAGE_MAX).await?;
+            for removed in &page.items {
+                match self.erase_account(removed, progress).await {
+                    Ok(records) => accounts += u64::from(records > 0),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return failed.map_or(Ok(accounts), Err);
+            }
+        }
+    }
+
+    async fn erase_account(
+        &self,
+        removed: &RemovedAccount,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<u64, Error> {
+        let RemovedAccount { account, address, .. } = removed;
+        // A delivery may come between the erasing and the look at the clock: then it is found the next time.
+        let is_over = self.clock.now().seconds().saturating_sub(removed.removed) > KEPT_SECONDS;
+        let records = self.mail.erase(*account, &*self.records, progress).await?;
+        if records > 0 {
+            info!(account = account.0, records, "the mail of a removed account is erased");
+            let what = format!("erased the mail of {address} with number {}: {records} records", account.0);
+            self.directory.note(&self.actor, address, what).await?;
+        }
+        if is_over {
+            self.directory.forget_removed(&self.actor, removed).await?;
+        }
+        Ok(records)
+    }
+}
