@@ -17,13 +17,14 @@ use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
 use restante_mail::{Mail, MailMetrics};
 use restante_net::{NetMetrics, tls::Certificates};
-use restante_operate::{Door, Listener, Offer, RoleCheck};
+use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
 use restante_smtp::{MailDelivery, SmtpDoor, SmtpMetrics};
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::{
     MailSpec, blobs, commands,
+    console::{self, Pages},
     erasing::Eraser,
     logins::LoginGuard,
     records,
@@ -251,13 +252,21 @@ impl OpenDoor for OpenMail {
         let operator =
             commands::mail::Operator { mail: self.mail.clone(), directory: self.directory.clone() };
         routes.push(commands::mail::route(operator, backups::data_folder(config)));
+        let connections = self.metrics.connections.clone();
+        routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
+        };
+        // A server that only has a directory for its operators has no mail to show.
+        let facts: Vec<ShowFacts> = match has_jmap(config) || has_smtp(config) {
+            true => vec![Arc::new(console::show)],
+            false => Vec::new(),
         };
         Report {
             roles: self.roles(),
             archive: None,
             routes,
+            facts,
             operators: guard(LoginGuard::of_operators),
             accounts: guard(LoginGuard::of_accounts),
         }

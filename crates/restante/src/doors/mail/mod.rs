@@ -2,6 +2,7 @@
 
 pub(crate) mod blobs;
 pub(crate) mod commands;
+mod console;
 mod door;
 mod erasing;
 mod logins;
