@@ -12,6 +12,7 @@ mod exit;
 mod live;
 mod logging;
 mod modes;
+mod moment;
 mod new_file;
 mod open_files;
 mod output;

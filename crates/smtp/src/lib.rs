@@ -22,15 +22,20 @@ mod trace;
 pub use config::{LmtpAddress, LmtpConfig, SmtpConfig};
 pub use delivery::{Delivered, Delivery, DeliveryError, ReceivedMail, Report};
 pub use door::{Parts, SmtpDoor};
-pub use journal::{DeliveryEntry, Journal, Outcome};
+pub use journal::{
+    About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, Outcome,
+    RefusedWith,
+};
 pub use mail_delivery::MailDelivery;
 pub use metrics::SmtpMetrics;
 pub use recipients::{Recipients, Target};
 
 /// Which protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// With other mail servers.
     Smtp,
+    /// With a mail server in front of this one.
     Lmtp,
 }
 
@@ -38,7 +43,7 @@ impl Protocol {
     pub(crate) const ALL: [Self; 2] = [Self::Smtp, Self::Lmtp];
 
     /// The value of the labels `protocol` and `listener`.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Smtp => "smtp",
             Self::Lmtp => "lmtp",

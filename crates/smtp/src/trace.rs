@@ -131,6 +131,23 @@ impl Header {
     }
 }
 
+/// The Message-ID of a message that was not read: what is in the angle brackets of the field.
+pub(crate) fn message_id(message: &[u8]) -> Option<String> {
+    let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
+    let mut at = 0;
+    while let Some(field) = field_at(message, at) {
+        let text = message.get(field.clone())?;
+        let (name, value) = text.split_at(memchr(b':', text).unwrap_or(text.len()));
+        if name.trim_ascii_end().eq_ignore_ascii_case(b"Message-ID") {
+            let begin = memchr(b'<', value)? + 1;
+            let end = begin + memchr(b'>', value.get(begin..)?)?;
+            return Some(String::from_utf8_lossy(value.get(begin..end)?).into_owned());
+        }
+        at = field.end;
+    }
+    None
+}
+
 fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
@@ -216,6 +233,22 @@ mod tests {
             assert_eq!(cleaned(unchanged), expected, "{unchanged:?}");
         }
         assert_eq!(cleaned(" folded\r\nA: 1\r\n"), "T: 1\r\n\r\n folded\r\nA: 1\r\n");
+    }
+
+    #[test]
+    fn the_message_id_of_a_message_that_was_not_read_is_found() {
+        let id = |message: &str| message_id(message.as_bytes());
+        assert_eq!(id("A: 1\r\nmessage-id :\r\n\t<a@b> (c)\r\n\r\n").as_deref(), Some("a@b"));
+        assert_eq!(id("Message-ID: <a@b>").as_deref(), Some("a@b"));
+        for none in [
+            "",
+            "Message-ID: <a@b",
+            "Message-ID: a@b\r\n",
+            "Message-ID\r\n",
+            "A: 1\r\n\r\nMessage-ID: <a@b>\r\n",
+        ] {
+            assert_eq!(id(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ const COMMANDS: &[&str] = &[
     "mail check",
     "mail vault",
     "mail restore",
+    "mail trace",
     "records",
     "records stats",
     "records check",

@@ -303,17 +303,18 @@ fn a_running_server_erases_mail_with_its_account_and_goes_on_after_a_crash() {
         mail.deliver(&message(subject, "hot"));
     }
     assert_eq!(mail.subjects(json!({"text": "coffee"})), ["Coffee"]);
-    said(&folder, &["account", "remove", USER, "--rest", &format!("http://{operators}")]);
+    let url = format!("http://{operators}");
+    let traced = || say(&folder, &["mail", "trace", USER, "--rest", &url]).out;
+    assert!(traced().contains("delivered"), "{}", traced());
+    said(&folder, &["account", "remove", USER, "--rest", &url]);
     let refused = mail.recipient(USER);
     assert!(refused.starts_with("550 5.1.1 "), "{refused}");
     let erased = "restante_mail_erased_accounts_total";
     wait_until("the mail is erased", || mail.server.metric(erased) == Some(1.0));
-    assert!(said(&folder, &["log", "--rest", &format!("http://{operators}")]).contains("the server  "));
+    assert!(said(&folder, &["log", "--rest", &url]).contains("the server  "));
+    assert!(!traced().contains("delivered"), "{}", traced());
     // The address is another account's now, which has none of that.
-    said(
-        &folder,
-        &["account", "add", USER, "--password-file", "password", "--rest", &format!("http://{operators}")],
-    );
+    said(&folder, &["account", "add", USER, "--password-file", "password", "--rest", &url]);
     assert_eq!(mail.subjects(json!({})), [""; 0]);
     assert_eq!(mail.subjects(json!({"text": "coffee"})), [""; 0]);
     mail.deliver(&message("Tea", "hot"));

@@ -10,6 +10,7 @@ mod configuration;
 mod crash;
 mod data_folder;
 mod database;
+mod deliveries;
 mod directory;
 mod doors;
 mod hostile;

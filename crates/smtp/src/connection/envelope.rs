@@ -7,7 +7,7 @@ use restante_net::InFlight;
 use tokio::time::sleep;
 
 use super::{Client, Next, message::Incoming, wire::Wire};
-use crate::{DeliveryEntry, Outcome, Protocol, Target, recipients::targets_of, refusal::Refusal};
+use crate::{Protocol, Target, recipients::targets_of, refusal::Refusal};
 
 const SENDER_OK: Reply<'_> = Reply::new(250, "2.1.0", "sender ok");
 const RECIPIENT_OK: Reply<'_> = Reply::new(250, "2.1.5", "recipient ok");
@@ -48,6 +48,19 @@ pub(super) struct Recipient {
     pub(super) targets: Vec<Target>,
 }
 
+/// A recipient that is refused.
+struct RefusedRecipient {
+    refusal: Refusal,
+    /// The account that can't take the message.
+    target: Option<Target>,
+}
+
+impl From<Refusal> for RefusedRecipient {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, target: None }
+    }
+}
+
 impl Client {
     /// `MAIL`.
     pub(super) fn mail(
@@ -65,26 +78,29 @@ impl Client {
         }
         let bytes_max = self.server.config.message_bytes_max.get() as u64;
         if parameters.size.is_some_and(|size| size > bytes_max) {
-            wire.reply(Refusal::TooBig.reply());
-            return Next::Command;
+            return self.refuse_sender(wire, sender, Refusal::TooBig.reply());
         }
         if !parameters.is_utf8 && sender.is_some_and(|sender| !sender.is_ascii()) {
-            wire.reply(Refusal::NeedsUtf8.reply());
-            return Next::Command;
+            return self.refuse_sender(wire, sender, Refusal::NeedsUtf8.reply());
         }
         if self.protocol == Protocol::Smtp && !self.server.rates.admits_message(self.peer) {
-            wire.reply(TOO_MANY_MESSAGES);
-            return Next::Command;
+            return self.refuse_sender(wire, sender, TOO_MANY_MESSAGES);
         }
         self.transaction = Some(Transaction {
             id: self.server.next_id(),
-            sender: sender.map(|sender| sender.to_string()).unwrap_or_default(),
+            sender: text_of(sender),
             parameters,
             recipients: Vec::new(),
             incoming: None,
             _in_use: self.activity.begin(),
         });
         wire.reply(SENDER_OK);
+        Next::Command
+    }
+
+    fn refuse_sender(&self, wire: &mut Wire, sender: Option<Mailbox<'_>>, reply: Reply<'static>) -> Next {
+        self.note_refused_sender(&text_of(sender), reply);
+        wire.reply(reply);
         Next::Command
     }
 
@@ -99,8 +115,9 @@ impl Client {
             ForwardPath::Mailbox(mailbox) => mailbox.to_string(),
         };
         let accepted = self.accept(transaction, path).await;
-        self.server.metrics.count_recipient(self.protocol, accepted.as_ref().err().copied());
-        let refusal = match accepted {
+        let refusal = accepted.as_ref().err().map(|refused| refused.refusal);
+        self.server.metrics.count_recipient(self.protocol, refusal);
+        let RefusedRecipient { refusal, target } = match accepted {
             Ok(targets) => {
                 if let Some(transaction) = &mut self.transaction {
                     transaction.recipients.push(Recipient { address, targets });
@@ -108,9 +125,9 @@ impl Client {
                 wire.reply(RECIPIENT_OK);
                 return Ok(Next::Command);
             }
-            Err(refusal) => refusal,
+            Err(refused) => refused,
         };
-        self.note_refused_recipient(&address, refusal);
+        self.note_refused_recipient(&address, refusal, target.as_ref());
         if refusal == Refusal::Unknown && self.protocol == Protocol::Smtp {
             return self.slow_down(wire).await;
         }
@@ -119,32 +136,37 @@ impl Client {
     }
 
     /// The accounts of a recipient, if the message may go to all of them.
-    async fn accept(&self, transaction: &Transaction, path: ForwardPath<'_>) -> Result<Vec<Target>, Refusal> {
+    async fn accept(
+        &self,
+        transaction: &Transaction,
+        path: ForwardPath<'_>,
+    ) -> Result<Vec<Target>, RefusedRecipient> {
         let config = &self.server.config;
         if transaction.recipients.len() >= config.recipients_max.get() {
-            return Err(Refusal::TooManyRecipients);
+            return Err(Refusal::TooManyRecipients.into());
         }
         if let ForwardPath::Mailbox(mailbox) = path
             && !transaction.parameters.is_utf8
             && !mailbox.is_ascii()
         {
-            return Err(Refusal::NeedsUtf8);
+            return Err(Refusal::NeedsUtf8.into());
         }
         let targets = targets_of(&self.server, path).await?;
         let known: usize = transaction.recipients.iter().map(|recipient| recipient.targets.len()).sum();
         if known + targets.len() > TARGETS_MAX {
-            return Err(Refusal::TooManyRecipients);
+            return Err(Refusal::TooManyRecipients.into());
         }
         let bytes = transaction.parameters.size.unwrap_or_default();
         for target in targets.iter().filter(|target| target.quota_bytes.is_some()) {
-            match self.server.delivery.has_space(target, bytes).await {
-                Ok(true) => {}
-                Ok(false) => return Err(self.server.over_quota()),
+            let refusal = match self.server.delivery.has_space(target, bytes).await {
+                Ok(true) => continue,
+                Ok(false) => self.server.over_quota(),
                 Err(error) => {
                     self.server.log_failure("the use of an account can't be looked up", &error);
-                    return Err(Refusal::of_store(error.kind()));
+                    Refusal::of_store(error.kind())
                 }
-            }
+            };
+            return Err(RefusedRecipient { refusal, target: Some(target.clone()) });
         }
         Ok(targets)
     }
@@ -168,26 +190,14 @@ impl Client {
         Ok(Next::Command)
     }
 
-    fn note_refused_recipient(&self, address: &str, refusal: Refusal) {
-        let (Some(journal), Some(transaction)) = (&self.server.journal, &self.transaction) else { return };
-        let reply = refusal.reply();
-        journal.note(DeliveryEntry {
-            time: self.server.clock.now(),
-            peer: self.address,
-            hello: self.hello_name().to_owned(),
-            sender: transaction.sender.clone(),
-            recipient: address.to_owned(),
-            account: None,
-            id: transaction.id.clone(),
-            message_id: None,
-            bytes: 0,
-            outcome: Outcome::Refused(reply.code, reply.status),
-        });
-    }
-
     pub(super) fn hello_name(&self) -> &str {
         self.hello.as_ref().map_or("", |hello| &hello.name)
     }
+}
+
+/// A sender as text; empty for `<>`.
+fn text_of(sender: Option<Mailbox<'_>>) -> String {
+    sender.map(|sender| sender.to_string()).unwrap_or_default()
 }
 
 /// How long the answer to an unknown recipient is held back: the how many-th of its connection it is, and the step.

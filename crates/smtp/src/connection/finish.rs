@@ -9,15 +9,16 @@ use tokio::time::Instant;
 
 use super::{
     Client,
+    entries::refused,
     envelope::{Recipient, Transaction},
     message::Incoming,
     wire::Wire,
 };
 use crate::{
-    Delivered, DeliveryEntry, DeliveryError, Outcome, Protocol, ReceivedMail, Report, Target,
+    Delivered, DeliveryError, Outcome, Protocol, ReceivedMail, Report, Target,
     metrics::MessageResult,
     refusal::Refusal,
-    trace::{Header, RECEIVED_MAX},
+    trace::{Header, RECEIVED_MAX, message_id},
 };
 
 /// What became of a message for an account.
@@ -39,12 +40,24 @@ impl Client {
         let mut deliveries = Deliveries::to(&transaction.recipients);
         match self.prepare(&mut incoming) {
             Ok(mail) => {
+                let raw = mail.raw.clone();
                 let report = self.server.delivery.deliver(mail, &deliveries.targets).await;
                 self.take_report(&mut deliveries, report);
+                if deliveries.message_id.is_none() {
+                    deliveries.message_id = message_id(&raw); // a message that was not stored may not have been read
+                }
             }
-            Err(refusal) => deliveries.results = vec![Err(refusal); deliveries.targets.len()],
+            Err(refusal) => {
+                deliveries.results = vec![Err(refusal); deliveries.targets.len()];
+                deliveries.message_id = incoming.message_id();
+            }
         }
-        self.note(&transaction, &deliveries, bytes);
+        self.note_message(
+            &transaction,
+            deliveries.message_id.as_deref(),
+            bytes.max(incoming.received_bytes()),
+            |target| deliveries.outcome(target),
+        );
         let results: Vec<Result<(), Refusal>> =
             transaction.recipients.iter().map(|recipient| deliveries.of(recipient)).collect();
         let result = self.reply_to_message(wire, &transaction.id, &results);
@@ -61,6 +74,7 @@ impl Client {
         let mut raw = mem::take(&mut incoming.raw);
         let header = Header::read(raw.get(incoming.trace_bytes..).unwrap_or_default());
         if header.received > RECEIVED_MAX {
+            incoming.raw = raw; // the journal looks for its Message-ID
             return Err(Refusal::HopLimit);
         }
         header.clean(&mut raw, incoming.trace_bytes);
@@ -114,32 +128,6 @@ impl Client {
         }
         joined(results.iter().copied()).err().map_or(MessageResult::Stored, MessageResult::of)
     }
-
-    fn note(&self, transaction: &Transaction, deliveries: &Deliveries, bytes: u64) {
-        let Some(journal) = &self.server.journal else { return };
-        let time = self.server.clock.now();
-        for recipient in &transaction.recipients {
-            for target in &recipient.targets {
-                let outcome = match deliveries.result(target) {
-                    Ok(Delivered::New(id)) => Outcome::Stored(id),
-                    Ok(Delivered::Repeated) => Outcome::Repeated,
-                    Err(refusal) => Outcome::Refused(refusal.reply().code, refusal.reply().status),
-                };
-                journal.note(DeliveryEntry {
-                    time,
-                    peer: self.address,
-                    hello: self.hello_name().to_owned(),
-                    sender: transaction.sender.clone(),
-                    recipient: recipient.address.clone(),
-                    account: Some(target.account),
-                    id: transaction.id.clone(),
-                    message_id: deliveries.message_id.clone(),
-                    bytes,
-                    outcome,
-                });
-            }
-        }
-    }
 }
 
 impl Deliveries {
@@ -159,6 +147,15 @@ impl Deliveries {
         let index = self.by_account.get(&target.account);
         // A result that is missing is a bug of whatever delivers: the client keeps the message.
         index.and_then(|index| self.results.get(*index)).copied().unwrap_or(Err(Refusal::Away))
+    }
+
+    /// The same for the journal.
+    fn outcome(&self, target: &Target) -> Outcome {
+        match self.result(target) {
+            Ok(Delivered::New(id)) => Outcome::Stored(id),
+            Ok(Delivered::Repeated) => Outcome::Repeated,
+            Err(refusal) => refused(refusal.reply()),
+        }
     }
 
     /// What became of the message for a recipient.

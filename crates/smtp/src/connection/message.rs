@@ -12,7 +12,7 @@ use crate::{
     memory::Reservation,
     metrics::MessageResult,
     refusal::Refusal,
-    trace::{Trace, With},
+    trace::{Trace, With, message_id},
 };
 
 const SEND_DATA: Reply<'_> = Reply::new(354, "", "send the message, and end it with a dot alone on a line");
@@ -41,6 +41,8 @@ pub(super) struct Incoming {
     digest: Sha256,
     pub(super) memory: Option<Reservation>,
     pub(super) refusal: Option<Refusal>,
+    /// The Message-ID, and the bytes that came before, of a message that was refused.
+    refused: (Option<String>, u64),
     /// Bytes that came after the message was refused.
     dropped_bytes: u64,
     chunks: ChunkDecoder,
@@ -67,6 +69,7 @@ impl Incoming {
             digest: Sha256::new(),
             memory: None,
             refusal: None,
+            refused: (None, 0),
             dropped_bytes: 0,
             chunks,
             deadline,
@@ -77,6 +80,17 @@ impl Incoming {
     /// The length of the message so far.
     pub(super) fn bytes(&self) -> u64 {
         self.raw.len().saturating_sub(self.trace_bytes) as u64
+    }
+
+    /// The Message-ID as far as it was received, for the journal.
+    pub(super) fn message_id(&self) -> Option<String> {
+        let message = self.raw.get(self.trace_bytes..).unwrap_or_default();
+        self.refused.0.clone().or_else(|| message_id(message))
+    }
+
+    /// The length so far, also of a message that is refused: what it has after that counts as it was sent.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.bytes().max(self.refused.1.saturating_add(self.dropped_bytes))
     }
 
     /// SHA-256 of the message.
@@ -92,9 +106,9 @@ impl Incoming {
             return;
         }
         if needed - self.trace_bytes > bytes_max {
-            self.refuse(Refusal::TooBig);
+            self.refuse(Refusal::TooBig, bytes);
         } else if (self.memory.is_none() || needed > self.raw.capacity()) && !self.grow(needed).await {
-            self.refuse(Refusal::Memory);
+            self.refuse(Refusal::Memory, bytes);
         } else {
             self.digest.update(bytes);
             self.raw.extend_from_slice(bytes);
@@ -129,8 +143,10 @@ impl Incoming {
         self.memory.is_some()
     }
 
-    /// Refuses the message: what comes is dropped from now on.
-    fn refuse(&mut self, refusal: Refusal) {
+    /// Refuses the message: what comes is dropped from now on, beginning with `next`.
+    fn refuse(&mut self, refusal: Refusal, next: &[u8]) {
+        let is_begin = self.bytes() == 0; // a short message may come at once
+        self.refused = (if is_begin { message_id(next) } else { self.message_id() }, self.bytes());
         self.raw = Vec::new();
         self.trace_bytes = 0;
         self.memory = None;
@@ -189,7 +205,7 @@ impl Client {
         if let Some(error) = decoder.error()
             && incoming.refusal.is_none()
         {
-            incoming.refuse(error.into());
+            incoming.refuse(error.into(), &[]);
         }
         Ok(Received::Whole)
     }
@@ -237,7 +253,9 @@ impl Client {
         is_last: bool,
     ) -> io::Result<Next> {
         if let (false, Some(refusal), Ok(Received::Whole)) = (is_last, incoming.refusal, &received) {
-            self.transaction = None;
+            if let Some(transaction) = self.transaction.take() {
+                self.note_unfinished(&transaction, &incoming, Some(refusal.reply()));
+            }
             self.server.metrics.count_message(self.protocol, MessageResult::of(refusal));
             wire.reply(refusal.reply());
             return Ok(Next::Command);
@@ -266,6 +284,9 @@ impl Client {
             left -= consumed as u64;
             incoming.append(&decoded).await;
             decoded.clear();
+            if incoming.refusal.is_some() {
+                incoming.dropped_bytes = incoming.dropped_bytes.saturating_add(consumed as u64);
+            }
         }
         Ok(Received::Whole)
     }
@@ -352,15 +373,21 @@ impl Client {
                 self.finish(wire, transaction, incoming).await;
                 Ok(Next::Command)
             }
-            (Ok(Received::BrokenOff(reply)), _) => {
+            (Ok(Received::BrokenOff(reply)), transaction) => {
                 self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                if let Some(transaction) = &transaction {
+                    self.note_unfinished(transaction, &incoming, reply);
+                }
                 if let Some(reply) = reply {
                     wire.reply(reply);
                 }
                 Ok(Next::Close)
             }
-            (Err(error), _) => {
+            (Err(error), transaction) => {
                 self.server.metrics.count_message(self.protocol, MessageResult::BrokenOff);
+                if let Some(transaction) = &transaction {
+                    self.note_unfinished(transaction, &incoming, None);
+                }
                 Err(error)
             }
             (Ok(Received::Whole), None) => Ok(Next::Close), // nobody begins a message without one

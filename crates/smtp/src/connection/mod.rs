@@ -1,6 +1,7 @@
 //! A connection from its greeting to its end.
 
 mod commands;
+mod entries;
 mod envelope;
 mod finish;
 mod message;
@@ -115,12 +116,16 @@ pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol:
                 next = Ok(Next::Command);
             }
             Ok(Next::Close) => {
+                client.note_missing_chunks();
                 if wire.flush().await.is_ok() {
                     wire.into_stream().close(&mut stopping).await;
                 }
                 return;
             }
-            Err(error) => return debug!(%error, "connection broke off"),
+            Err(error) => {
+                client.note_missing_chunks();
+                return debug!(%error, "connection broke off");
+            }
         }
     }
 }
@@ -206,6 +211,15 @@ impl Client {
                 Err(_) if Instant::now() < deadline => {}
                 Err(_) => return Ok(Read::Close(Some(TIMED_OUT))),
             }
+        }
+    }
+
+    /// Notes a message whose chunks have begun, and whose last one never comes.
+    fn note_missing_chunks(&self) {
+        if let Some(transaction) = &self.transaction
+            && let Some(incoming) = &transaction.incoming
+        {
+            self.note_unfinished(transaction, incoming, None);
         }
     }
 

@@ -1,8 +1,8 @@
 use restante_core::ErrorKind;
 use restante_records::{AccountId, RecordId};
-use restante_smtp::Outcome;
+use restante_smtp::{DeliveryEntry, Outcome, RefusedWith};
 
-use crate::support::Server;
+use crate::support::{Server, until};
 
 const MESSAGE: &str = "a: 1\r\n\r\ntext\r\n.\r\n";
 
@@ -124,16 +124,26 @@ async fn the_journal_notes_every_recipient() {
     let entries = server.journal.0.lock();
     let shown: Vec<(&str, Option<u32>, Outcome)> = entries
         .iter()
-        .map(|entry| (entry.recipient.as_str(), entry.account.map(|account| account.0), entry.outcome))
+        .map(|entry| {
+            let account = entry.account.as_ref().map(|(account, _)| account.0);
+            (entry.recipient.as_str(), account, entry.outcome.clone())
+        })
         .collect();
     let new = Outcome::Stored(RecordId(100));
+    let refused = |code, status: &'static str, reason: &'static str| {
+        Outcome::Refused(RefusedWith { code, status: status.into(), reason: reason.into() })
+    };
     assert_eq!(
         shown,
         [
-            ("nobody@example.org", None, Outcome::Refused(550, "5.1.1")),
-            ("Anna@example.org", Some(100), new),
+            ("nobody@example.org", None, refused(550, "5.1.1", "no such user here")),
+            ("Anna@example.org", Some(100), new.clone()),
             ("both@example.org", Some(100), new),
-            ("both@example.org", Some(101), Outcome::Refused(452, "4.3.1")),
+            (
+                "both@example.org",
+                Some(101),
+                refused(452, "4.3.1", "there is no space for the message now: try again later")
+            ),
             ("anna@example.org", Some(100), Outcome::Repeated),
         ]
     );
@@ -142,4 +152,81 @@ async fn the_journal_notes_every_recipient() {
     assert_eq!((entry.bytes, entry.message_id.as_deref()), (14, Some("id@example.net")));
     assert_eq!(entry.peer, Some("127.0.0.1".parse().unwrap()));
     assert_eq!((entry.id == entries[0].id, entry.id == entries[4].id), (true, false));
+}
+
+/// What the journal has, the oldest first: sender, recipient, account, Message-ID, bytes and outcome.
+fn noted(server: &Server) -> Vec<String> {
+    let show = |entry: &DeliveryEntry| {
+        let account = entry.account.as_ref().map_or("-", |(_, address)| address);
+        let id = entry.message_id.as_deref().unwrap_or("-");
+        let outcome = match &entry.outcome {
+            Outcome::Stored(_) => "stored".to_owned(),
+            Outcome::Repeated => "repeated".to_owned(),
+            Outcome::Refused(reply) => format!("{} {}", reply.code, reply.status),
+            Outcome::BrokenOff => "broken off".to_owned(),
+        };
+        let (sender, recipient, bytes) = (&entry.sender, &entry.recipient, entry.bytes);
+        format!("{sender} to {recipient} of {account}, {id}, {bytes}: {outcome}")
+    };
+    server.journal.0.lock().iter().map(show).collect()
+}
+
+#[tokio::test]
+async fn the_journal_notes_what_is_refused_before_a_message() {
+    let server = Server::with(|smtp, _| smtp.message_bytes_max = restante_core::nonzero!(2_000)).await;
+    let mut client = server.smtp().await;
+    client
+        .dialogue(&[
+            ("MAIL FROM:<big@example.net> SIZE=2001", "552"),
+            ("MAIL FROM:<jürgen@example.net>", "553"),
+            ("MAIL FROM:<> SIZE=1500", "250"),
+            ("RCPT TO:<small@example.org>", "452"),
+            ("RCPT TO:<nobody@example.org>", "550"),
+        ])
+        .await;
+    assert_eq!(
+        noted(&server),
+        [
+            "big@example.net to  of -, -, 0: 552 5.3.4",
+            "jürgen@example.net to  of -, -, 0: 553 5.6.7",
+            " to small@example.org of small@example.org, -, 0: 452 4.2.2",
+            " to nobody@example.org of -, -, 0: 550 5.1.1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_journal_notes_messages_that_are_refused_or_never_end() {
+    let server = Server::with(|smtp, _| smtp.message_bytes_max = restante_core::nonzero!(2_000)).await;
+    let mut client = server.smtp().await;
+    let reply = client.mail(format!("Message-ID: <a@b>\r\n\r\n{}.\r\n", "0123456\r\n".repeat(300))).await;
+    assert!(reply.starts_with("552"), "{reply}");
+    let reply = client.mail("Message-ID: <c@d>\r\n\r\nx\ny\r\n.\r\n").await;
+    assert!(reply.starts_with("550 5.5.2"), "{reply}");
+    let hops = "Received: x\r\n".repeat(101);
+    let reply = client.mail(format!("{hops}Message-ID: <e@f>\r\n\r\n.\r\n")).await;
+    assert!(reply.starts_with("550 5.4.6"), "{reply}");
+    client.begin().await;
+    client.send("BDAT 21\r\nMessage-ID: <g@h>\r\n\r\n").await;
+    client.expect("250").await;
+    drop(client); // between two chunks
+    until("the last message is noted", || server.journal.0.lock().len() == 4).await;
+    let mut client = server.smtp().await;
+    client.begin().await;
+    client.dialogue(&[("DATA", "354")]).await;
+    client.send("Message-ID: <i@j>\r\n\r\nhalf").await;
+    drop(client);
+    until("the last message is noted", || server.journal.0.lock().len() == 5).await;
+    let entries = noted(&server);
+    let is = |index: usize, start: &str, end: &str| {
+        let (entry, envelope) =
+            (&entries[index], "sender@example.net to anna@example.org of anna@example.org, ");
+        let rest = entry.strip_prefix(envelope).unwrap_or_else(|| panic!("{entry}"));
+        assert!(rest.starts_with(start) && rest.ends_with(end), "{entry}");
+    };
+    is(0, "a@b, 2", ": 552 5.3.4");
+    is(1, "c@d, ", ": 550 5.5.2");
+    is(2, "e@f, 1334", ": 550 5.4.6");
+    is(3, "g@h, 21", ": broken off");
+    is(4, "i@j, ", ": broken off");
 }

@@ -18,7 +18,7 @@ use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
 use restante_mail::{Mail, MailMetrics};
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
-use restante_smtp::{MailDelivery, SmtpDoor, SmtpMetrics};
+use restante_smtp::{DeliveryJournal, Journal, JournalMetrics, MailDelivery, SmtpDoor, SmtpMetrics};
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
@@ -26,6 +26,7 @@ use super::{
     MailSpec, blobs, commands,
     console::{self, Pages},
     erasing::Eraser,
+    journal,
     logins::LoginGuard,
     records,
     search::{self, Indexer},
@@ -107,12 +108,14 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
+        let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
             directory,
             follower: Some(follower),
             mail,
+            journal,
             search,
             indexer,
             certificates,
@@ -176,6 +179,7 @@ struct RoleMetrics {
     jmap: JmapMetrics,
     connections: OpenConnections,
     smtp: SmtpMetrics,
+    journal: JournalMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -212,6 +216,8 @@ struct OpenMail {
     /// Until it runs.
     follower: Option<Follower>,
     mail: Mail,
+    /// What became of deliveries, unless the settings want none.
+    journal: Option<DeliveryJournal>,
     /// Only JMAP searches.
     search: Option<restante_search::Opened>,
     /// Until it runs.
@@ -237,6 +243,7 @@ impl OpenDoor for OpenMail {
         self.metrics.search.register(registry);
         self.metrics.follow.register(registry);
         self.metrics.indexer.register(registry);
+        self.metrics.journal.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -249,9 +256,12 @@ impl OpenDoor for OpenMail {
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
         let removed = self.account_removed.clone();
         routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config), removed));
-        let operator =
-            commands::mail::Operator { mail: self.mail.clone(), directory: self.directory.clone() };
-        routes.push(commands::mail::route(operator, backups::data_folder(config)));
+        let operator = commands::mail::Operator {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            journal: self.journal.clone(),
+        };
+        routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let connections = self.metrics.connections.clone();
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
@@ -291,7 +301,8 @@ impl OpenDoor for OpenMail {
             tokio::spawn(tidying.run(stop.clone())),
         ];
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
-        tasks.into_iter().chain(following).chain(indexing).collect()
+        let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
+        tasks.into_iter().chain(following).chain(indexing).chain(noting).collect()
     }
 
     async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
@@ -323,8 +334,14 @@ impl OpenDoor for OpenMail {
                 None => Ok(()),
             }
         };
-        let (search, stores) = tokio::join!(search, self.stores.close(limit));
-        search.and(stores)
+        let journal = async {
+            match &self.journal {
+                Some(journal) => journal::close(journal, limit).await,
+                None => Ok(()),
+            }
+        };
+        let (search, journal, stores) = tokio::join!(search, journal, self.stores.close(limit));
+        search.and(journal).and(stores)
     }
 }
 
@@ -342,6 +359,8 @@ impl OpenMail {
             records: self.stores.records.upkeep.clone(),
             clock: self.shared.clock.clone(),
             actor: Actor("the server".to_owned()),
+            journal: self.journal.clone(),
+            journal_erased: Arc::default(),
         }
     }
 
@@ -364,7 +383,7 @@ impl OpenMail {
         restante_smtp::Parts {
             recipients: Arc::new(self.directory.clone()),
             delivery: Arc::new(MailDelivery::new(self.mail.clone(), &self.config().smtp)),
-            journal: None,
+            journal: self.journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>),
             certificates: self.certificates.clone(),
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),

@@ -5,6 +5,7 @@ pub(crate) mod commands;
 mod console;
 mod door;
 mod erasing;
+pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
 mod search;

@@ -1,9 +1,12 @@
 //! What mail has in the settings: the sections `mail`, `records`, `blobs` and `directory`.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use restante_mail::MailConfig;
-use restante_smtp::LmtpAddress;
+use restante_smtp::{JournalConfig, LmtpAddress};
 use serde::{Deserialize, Serialize};
 
 use super::MailSpec;
@@ -13,17 +16,18 @@ use crate::{
     doors::{DoorListener, DoorSettings, HttpBounds},
 };
 
-/// Whether there is mail, and its limits.
+/// Whether there is mail, its limits, and the journal of deliveries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mail {
     pub(crate) enabled: bool,
     pub(crate) limits: MailConfig,
+    pub(crate) journal: JournalConfig,
 }
 
 impl Default for Mail {
     fn default() -> Self {
-        Self { enabled: true, limits: MailConfig::default() }
+        Self { enabled: true, limits: MailConfig::default(), journal: JournalConfig::default() }
     }
 }
 
@@ -36,6 +40,11 @@ impl Config {
     /// The place of the blobs, with the default filled in.
     pub(crate) fn blobs_url(&self) -> restante_blobs::EngineUrl {
         self.blobs.url(&self.server.data_dir)
+    }
+
+    /// The folder of the journal of deliveries.
+    pub(crate) fn journal_folder(&self) -> PathBuf {
+        self.server.data_dir.join("journal")
     }
 
     /// Where the search index is, with the default filled in.
@@ -97,20 +106,24 @@ impl DoorSettings for MailSpec {
 /// What is wrong with the limits of mail, or with the settings of JMAP or SMTP.
 fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     let of_limits = config.mail.limits.problem();
-    let problem = of_limits.or_else(|| config.jmap.problem()).or_else(|| config.smtp.problem());
+    let of_journal = || config.mail.journal.problem();
+    let problem =
+        of_limits.or_else(of_journal).or_else(|| config.jmap.problem()).or_else(|| config.smtp.problem());
     let (name, what) = problem?;
     let key = KEYS.into_iter().find(|key| key.rsplit('.').next() == Some(name));
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "jmap.blob_sources_max",
     "jmap.changes_max",
     "jmap.objects_in_get_max",
     "jmap.objects_in_set_max",
     "jmap.upload_seconds",
     "jmap.uploads_bytes_max",
+    "mail.journal.bytes_max",
+    "mail.journal.entries_max",
     "mail.limits.mailbox_name_bytes_max",
     "mail.limits.mailboxes_per_email_max",
     "mail.limits.keywords_per_email_max",
@@ -136,5 +149,7 @@ mod tests {
         config.jmap = Default::default();
         config.smtp.hostname = "a b".to_owned();
         assert_eq!(MailSpec.contradiction(&config).unwrap().0, "smtp.hostname");
+        config.mail.journal.bytes_max = restante_core::nonzero!(1);
+        assert_eq!(MailSpec.contradiction(&config).unwrap().0, "mail.journal.bytes_max");
     }
 }

@@ -3,7 +3,6 @@
 pub(crate) mod archives;
 pub(crate) mod commands;
 mod door;
-mod moment;
 mod nwaku;
 mod printer;
 mod retention;

@@ -72,6 +72,8 @@ impl Fixture {
             records: self.stores.records.upkeep.clone(),
             clock: self.clock.clone(),
             actor: Actor("the server".to_owned()),
+            journal: None,
+            journal_erased: Arc::default(),
         }
     }
 

@@ -14,13 +14,8 @@ use serde::Deserialize;
 use crate::{
     client::{RestClient, escape},
     clock,
-    doors::waku::{
-        moment::{Moment, parse_moment},
-        {
-            printer::Printer,
-            {archives, transfer::json::JsonEntry},
-        },
-    },
+    doors::waku::{archives, printer::Printer, transfer::json::JsonEntry},
+    moment::{Moment, parse_moment},
     output::Format,
 };
 

@@ -1,6 +1,6 @@
 //! How a command reaches the directory: in records that nobody has open, or by the server that has them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
@@ -212,9 +212,10 @@ pub(super) async fn operate_on(
 
 /// Erases the mail of removed accounts in records that this process has open.
 pub(super) async fn eraser(opened: &restante_records::Opened, config: &Config) -> anyhow::Result<Eraser> {
-    let Operator { mail, directory } = Operator::open(opened, config).await?;
+    let Operator { mail, directory, journal } = Operator::open(opened, config).await?;
     let (records, clock) = (opened.upkeep.clone(), clock::system());
-    Ok(Eraser { mail, directory, records, clock, actor: command_line() })
+    let (actor, journal_erased) = (command_line(), Arc::default());
+    Ok(Eraser { mail, directory, records, clock, actor, journal, journal_erased })
 }
 
 /// Whose operations a command does itself.

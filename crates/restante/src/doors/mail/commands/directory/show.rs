@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Prints rows of a list in columns, or as one JSON array.
-pub(super) fn list<T: Serialize>(
+pub(crate) fn list<T: Serialize>(
     items: &[T],
     format: ReportFormat,
     head: &[&str],

@@ -1,9 +1,11 @@
 //! `restante mail`: what operators do with the mail of accounts, in the records of a stopped server or by a running one.
 
 mod check;
+mod deliveries;
 mod operate;
 mod restore;
 mod route;
+mod trace;
 mod vault;
 
 use std::process::ExitCode;
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 pub(crate) use operate::Operator;
-pub(crate) use route::route;
+pub(crate) use route::routes;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum UpkeepCommand {
@@ -19,6 +21,9 @@ pub(crate) enum UpkeepCommand {
     /// something is wrong
     #[command(after_help = CHECK_HELP)]
     Check(check::CheckFlags),
+    /// Find what became of messages: by the address of a sender or recipient, or by Message-ID; exits with 1 if there is nothing
+    #[command(after_help = TRACE_HELP)]
+    Trace(trace::TraceFlags),
     /// List the destroyed emails of an account that can be restored
     #[command(after_help = VAULT_HELP)]
     Vault(vault::VaultFlags),
@@ -36,6 +41,15 @@ It checks the totals of mailboxes, the size of accounts, and that mailboxes and 
 exist. Without an address it checks all accounts. Changes of an account wait while it is checked,
 about a second for 100,000 emails. --rebuild corrects what is counted; what it can't correct stays
 listed, and the exit code is 1 then.";
+
+const TRACE_HELP: &str = "\
+Examples:
+  restante mail trace anna@example.org --since -2d
+  restante mail trace '<1234@example.net>' --format json | jq '.[].outcome'
+
+Messages that came by SMTP or LMTP are kept for seven days (mail.journal): delivered, repeated
+(it was delivered before), deferred (the sender's server tries again), refused, or broken off (the
+connection ended within the message). The newest come first. Mail that is imported is not listed.";
 
 const VAULT_HELP: &str = "\
 Examples:
@@ -59,6 +73,7 @@ the quota of the account stays in the vault, and the exit code is 1 then.";
 pub(crate) async fn run(command: UpkeepCommand) -> anyhow::Result<ExitCode> {
     match command {
         UpkeepCommand::Check(flags) => check::run(&flags).await,
+        UpkeepCommand::Trace(flags) => trace::run(&flags).await,
         UpkeepCommand::Vault(flags) => vault::run(&flags).await,
         UpkeepCommand::Restore(flags) => restore::run(&flags).await,
     }

@@ -8,13 +8,18 @@ use restante_mail::{
     Finding, Mail, MailError, MailMetrics, VaultEntry, VaultPage, message::Shorthand, row::Row,
 };
 use restante_records::{AccountId, Cursor, RecordId};
+use restante_smtp::{About, DeliveryJournal};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
+use super::deliveries::{Traced, look_up};
 use crate::{
     clock,
     config::Config,
-    doors::mail::commands::directory::reach::{Reached, RunningServer, command_line},
+    doors::mail::{
+        commands::directory::reach::{Reached, RunningServer, command_line},
+        journal,
+    },
 };
 
 /// Where a running server does what operators ask of mail.
@@ -32,6 +37,13 @@ pub(super) enum MailOperation {
         #[serde(default)]
         rebuild: bool,
     },
+    /// What became of the messages of an address or with an id, since a moment in milliseconds since 1970.
+    Trace {
+        about: String,
+        #[serde(default)]
+        since_ms: Option<i64>,
+        limit: usize,
+    },
     /// One page of the destroyed emails that can be restored, at most 256.
     Vault { address: EmailAddress, after: Option<String>, limit: usize },
     /// Restores destroyed emails, at most [`RESTORED_MAX`].
@@ -43,6 +55,7 @@ pub(super) enum MailOperation {
 #[serde(rename_all = "snake_case")]
 pub(super) enum MailAnswer {
     Checked(Vec<WrongFigure>),
+    Traced(Traced),
     Vault { items: Vec<Destroyed>, next: Option<String> },
     Restored(Vec<RestoreOutcome>),
 }
@@ -97,6 +110,8 @@ pub(super) struct RestoreOutcome {
 pub(crate) struct Operator {
     pub(crate) mail: Mail,
     pub(crate) directory: Directory,
+    /// What became of deliveries.
+    pub(crate) journal: Option<DeliveryJournal>,
 }
 
 impl Operator {
@@ -108,13 +123,17 @@ impl Operator {
         let blobs = restante_blobs::open(restante_blobs::Config::new(EngineUrl::Memory)).await?.blobs;
         let (limits, metrics) = (config.mail.limits.clone(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs, clock::system(), limits, metrics);
-        Ok(Self { mail, directory })
+        Ok(Self { mail, directory, journal: journal::open_existing(config)? })
     }
 
     /// Does one operation. What changes mail is noted in the log of operations.
     pub(super) async fn operate(&self, actor: &Actor, operation: MailOperation) -> Result<MailAnswer, Error> {
         match operation {
             MailOperation::Check { account, rebuild } => self.check(actor, AccountId(account), rebuild).await,
+            MailOperation::Trace { about, since_ms, limit } => {
+                let traced = look_up(self.journal.as_ref(), About::Text(about), since_ms, limit).await;
+                traced.map(MailAnswer::Traced)
+            }
             MailOperation::Vault { address, after, limit } => self.vault(&address, after, limit).await,
             MailOperation::Restore { address, ids } => self.restore(actor, &address, ids).await,
         }

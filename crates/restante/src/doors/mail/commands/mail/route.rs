@@ -12,11 +12,15 @@ use restante_directory::{Actor, Login};
 use restante_http::{Audience, Route};
 use tokio::sync::Semaphore;
 
-use super::operate::{MailOperation, Operator, PATH};
+use super::{
+    deliveries,
+    operate::{MailOperation, Operator, PATH},
+};
 use crate::doors::mail::commands::directory::{parse_request, refusal};
 
-/// The route of a server that keeps its mail below a data folder. Operations that walk through an account run one at a time.
-pub(crate) fn route(operator: Operator, data: PathBuf) -> Route {
+/// The routes of a server that keeps its mail below a data folder. Operations that walk through an account run one at a time.
+pub(crate) fn routes(operator: Operator, data: PathBuf) -> [Route; 2] {
+    let shown = deliveries::route(operator.journal.clone());
     let permits = Arc::new(Semaphore::new(1));
     let answer = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
         let (operator, permits) = (operator.clone(), permits.clone());
@@ -24,8 +28,8 @@ pub(crate) fn route(operator: Operator, data: PathBuf) -> Route {
         let request = parse_request(&body, &data, login.as_deref());
         answer(operator, permits, request)
     };
-    Route::post(PATH, "check mail, list and restore destroyed emails", answer)
-        .with_audience(Audience::Operators)
+    let operate = Route::post(PATH, "check mail, find deliveries, list and restore destroyed emails", answer);
+    [operate.with_audience(Audience::Operators), shown]
 }
 
 async fn answer(
@@ -42,7 +46,7 @@ async fn answer(
     let done = tokio::spawn(async move {
         let _permit = match operation {
             MailOperation::Check { .. } => permits.acquire().await.ok(),
-            MailOperation::Vault { .. } | MailOperation::Restore { .. } => None,
+            MailOperation::Trace { .. } | MailOperation::Vault { .. } | MailOperation::Restore { .. } => None,
         };
         operator.operate(&actor, operation).await
     });

@@ -12,11 +12,9 @@ use super::state::StateFile;
 use crate::{
     clock,
     config::{ArchiveFlags, Config},
-    doors::waku::{
-        archives::{self, Access},
-        moment::{Moment, parse_moment},
-    },
+    doors::waku::archives::{self, Access},
     exit::{self, UsageError},
+    moment::{Moment, parse_moment},
     progress::Progress,
     signals::Stop,
 };

@@ -1,0 +1,55 @@
+//! Opens the journal of deliveries that the settings describe.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use restante_core::Clock;
+use restante_records::EngineUrl;
+use restante_smtp::{DeliveryJournal, JournalMetrics};
+use tokio::time::timeout;
+
+use crate::{clock, config::Config};
+
+/// Opens the journal of a server, and makes it when it is not there. `None` if the settings want none, or if the accounts end with the
+/// process: entries would name accounts of others.
+pub(super) async fn open(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+    metrics: JournalMetrics,
+) -> anyhow::Result<Option<DeliveryJournal>> {
+    let folder = config.journal_folder();
+    if config.records_url() == EngineUrl::Memory || (config.mail.journal.days == 0 && !folder.is_dir()) {
+        return Ok(None);
+    }
+    let failed = || format!("can't open the journal of deliveries in {}", folder.display());
+    let journal = DeliveryJournal::open(&folder, config.mail.journal.clone(), clock, metrics);
+    let journal = journal.with_context(failed)?;
+    if config.mail.journal.days > 0 {
+        return Ok(Some(journal));
+    }
+    journal.close().await.with_context(failed)?; // removes what is there: all of it is too old
+    Ok(None)
+}
+
+/// Opens the journal of a stopped server, if there is one.
+pub(crate) fn open_existing(config: &Config) -> anyhow::Result<Option<DeliveryJournal>> {
+    let folder = config.journal_folder();
+    if config.records_url() == EngineUrl::Memory || config.mail.journal.days == 0 || !folder.is_dir() {
+        return Ok(None);
+    }
+    let (settings, metrics) = (config.mail.journal.clone(), JournalMetrics::default());
+    let journal = DeliveryJournal::open(&folder, settings, clock::system(), metrics);
+    Ok(Some(
+        journal.with_context(|| format!("can't open the journal of deliveries in {}", folder.display()))?,
+    ))
+}
+
+/// Writes what was noted last.
+pub(super) async fn close(journal: &DeliveryJournal, limit: Duration) -> anyhow::Result<()> {
+    let closed = timeout(limit, journal.close()).await;
+    closed
+        .with_context(|| {
+            format!("the journal of deliveries was not written within {} s", limit.as_secs_f64())
+        })?
+        .context("can't write the journal of deliveries")
+}
