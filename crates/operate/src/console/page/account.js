@@ -1,7 +1,7 @@
 // The page of an account: its mailboxes, how much it uses, log-ins, connections, the vault and recent deliveries.
 
 import { Failure, get, query } from "./api.js";
-import { deliveryRow, fillTable, linkToAccount } from "./deliveries.js";
+import { deliveriesText, deliveryRow, fillTable, linkToAccount } from "./deliveries.js";
 import { byId, el, setFacts, setText } from "./dom.js";
 import { bytes, count, dateTime, duration, plural } from "./format.js";
 import { follow } from "./overview.js";
@@ -59,9 +59,13 @@ function showAccount(answer) {
   showFacts(account, usage, connections);
   showVault(vault, answer.vaultSeconds);
   fillTable(byId("mailboxes-scroll"), byId("mailboxes-rows"), mailboxes, mailboxRow);
-  const more = mailboxesInAll - mailboxes.length;
-  setText(byId("mailboxes-note"), mailboxesInAll === 0 ? "It has no mailbox yet: the first log-in or delivery makes them." : more > 0 ? `${count(more)} more are not shown.` : "");
+  setText(byId("mailboxes-note"), mailboxesText(mailboxes.length, mailboxesInAll));
   showLogins(account);
+}
+
+function mailboxesText(shown, inAll) {
+  if (inAll === 0) return "It has no mailbox yet: the first log-in or delivery makes them.";
+  return inAll > shown ? `${plural(inAll - shown, "more mailbox", "more mailboxes")} not shown.` : "";
 }
 
 function showFacts(account, usage, connections) {
@@ -136,8 +140,7 @@ async function showDeliveries(account, number) {
     const answer = await get(`admin/v1/mail/deliveries?${query({ account, limit: DELIVERIES_SHOWN })}`);
     if (number !== asked) return;
     fillTable(byId("account-deliveries-scroll"), byId("account-deliveries-rows"), answer.deliveries, deliveryRow);
-    const none = answer.isOn ? "Nothing was delivered to it in the last days." : "The delivery journal is switched off (mail.journal).";
-    setText(note, answer.deliveries.length === 0 ? none : answer.hasMore ? `The newest ${count(answer.deliveries.length)}:` : "");
+    setText(note, deliveriesText(answer, "Nothing was delivered to it in the last days."));
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     if (number === asked) setText(note, `Deliveries did not come: ${error.message}`);

@@ -1,7 +1,7 @@
 // Rows of deliveries, which the page of mail and that of an account show.
 
 import { el } from "./dom.js";
-import { bytes, dateTime } from "./format.js";
+import { bytes, count, dateTime } from "./format.js";
 
 export const linkToAccount = (address) => `#/account?${new URLSearchParams({ address })}`;
 
@@ -20,6 +20,13 @@ export function fillTable(scroll, body, items, row) {
   if (body.dataset.shown === key) return;
   body.dataset.shown = key;
   body.replaceChildren(...items.map(row));
+}
+
+/** What stands above a list of deliveries; `none` when there are none. */
+export function deliveriesText({ deliveries, hasMore, isOn }, none) {
+  if (!isOn) return "The delivery journal is switched off (mail.journal.days).";
+  if (deliveries.length === 0) return none;
+  return hasMore ? `The newest ${count(deliveries.length)}:` : "";
 }
 
 /** A delivery. Nothing of the content of a message is in it. */

@@ -1,7 +1,7 @@
 // Mail at a glance: what comes in, what is stored, what went wrong; the accounts, and where an email is.
 
 import { Failure, get, query } from "./api.js";
-import { deliveryRow, fillTable, linkToAccount } from "./deliveries.js";
+import { deliveriesText, deliveryRow, fillTable, linkToAccount } from "./deliveries.js";
 import { byId, el, setFacts, setText } from "./dom.js";
 import { bytes, count, millis, plural, rate, shortCount } from "./format.js";
 import { follow, lately } from "./overview.js";
@@ -159,19 +159,14 @@ async function showDeliveries() {
     const answer = await get(`admin/v1/mail/deliveries?${query({ about, limit: DELIVERIES_SHOWN })}`);
     if (number !== asked) return;
     fillTable(byId("deliveries-scroll"), byId("deliveries-rows"), answer.deliveries, deliveryRow);
-    setText(note, deliveriesText(answer));
+    const none = about === "" ? "Nothing was delivered in the last days." : `The journal has nothing about ${about}.`;
+    setText(note, deliveriesText(answer, none));
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     if (number !== asked) return;
     if (about !== "") fillTable(byId("deliveries-scroll"), byId("deliveries-rows"), [], deliveryRow);
     setText(note, `Deliveries did not come: ${error.message}`);
   }
-}
-
-function deliveriesText({ deliveries, hasMore, isOn }) {
-  if (!isOn) return "The delivery journal is switched off (mail.journal).";
-  if (deliveries.length === 0) return about === "" ? "Nothing was delivered in the last days." : `The journal has nothing about ${about}.`;
-  return hasMore ? `The newest ${count(deliveries.length)}:` : "";
 }
 
 async function showAccounts() {
