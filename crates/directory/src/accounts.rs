@@ -310,42 +310,6 @@ impl Directory {
         .await
     }
 
-    /// Removes an account, and what others were granted of it. Its number is never given again.
-    pub(crate) async fn remove_account(
-        &self,
-        actor: &Actor,
-        address: &EmailAddress,
-    ) -> Result<AccountId, Error> {
-        let account = self
-            .store()
-            .change::<AddressEntry, AccountId>(actor, address, |there| match there {
-                Some(AddressEntry::Account(entry)) => Ok(Plan {
-                    step: Step::Destroy,
-                    log: format!("removed account {address} with number {}", entry.head.account.0),
-                    answer: entry.head.account,
-                }),
-                _ => Err(no_account(address)),
-            })
-            .await?;
-        for (user, _) in self.users_of(account).await? {
-            let removed = self.change_account(actor, &user, |entry| {
-                entry.body.grants.retain(|grant| grant.owner != account.0);
-                Ok((format!("revoked what {user} could do with {address}, which was removed"), ()))
-            });
-            match removed.await {
-                Err(error) if error.kind() == restante_core::ErrorKind::NotFound => {} // removed at the same time
-                removed => removed?,
-            }
-        }
-        let shard = Shard::of(&number_name(account)).account();
-        let query = Query::new(NUMBER, NUMBER_BY_ACCOUNT).equals(u64::from(account.0));
-        if let (Some(record), _) = self.store().first(shard, query, false).await? {
-            let commit = Commit::of([Change::Destroy { kind: NUMBER, id: record.id }]);
-            self.store().commit(shard, commit).await?;
-        }
-        Ok(account)
-    }
-
     /// Lets `user` read or write the mail of `owner`.
     pub(crate) async fn grant(
         &self,
@@ -393,7 +357,7 @@ impl Directory {
     }
 
     /// The accounts that may use another one.
-    async fn users_of(&self, owner: AccountId) -> Result<Vec<(EmailAddress, Access)>, Error> {
+    pub(crate) async fn users_of(&self, owner: AccountId) -> Result<Vec<(EmailAddress, Access)>, Error> {
         let rows = self.store().all(ADDRESS, ADDRESS_BY_OWNER, u64::from(owner.0).into()).await?;
         let mut users = Vec::with_capacity(rows.len());
         for (_, record) in rows {

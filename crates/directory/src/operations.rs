@@ -58,7 +58,7 @@ pub enum Operation {
     SetQuota { address: EmailAddress, quota_bytes: Option<u64> },
     /// Says what the user of an account may do.
     SetRole { address: EmailAddress, role: Role },
-    /// Removes an account.
+    /// Removes an account. What other stores have of it is erased later, see [`crate::RemovedAccount`].
     RemoveAccount { address: EmailAddress },
     /// Lets a user read or write an owner's mail.
     Grant { owner: EmailAddress, user: EmailAddress, access: Access },
@@ -168,9 +168,7 @@ impl Directory {
                 self.set_quota(actor, &address, quota_bytes).await?
             }
             Operation::SetRole { address, role } => self.set_role(actor, &address, role).await?,
-            Operation::RemoveAccount { address } => {
-                self.remove_account(actor, &address).await?;
-            }
+            Operation::RemoveAccount { address } => self.remove_account(actor, &address).await?,
             Operation::Grant { owner, user, access } => self.grant(actor, &owner, &user, access).await?,
             Operation::Revoke { owner, user } => self.revoke(actor, &owner, &user).await?,
             Operation::AddAlias { address, targets } => self.add_alias(actor, &address, &targets).await?,

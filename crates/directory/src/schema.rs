@@ -45,6 +45,10 @@ pub(crate) const SERVER_KEY: Kind = Kind(68);
 pub(crate) const SERVER_KEY_NAME: Property = Property(1);
 pub(crate) const SERVER_KEY_BY_NAME: Index = Index(1);
 
+pub(crate) const REMOVED: Kind = Kind(69);
+pub(crate) const REMOVED_ACCOUNT: Property = Property(1);
+pub(crate) const REMOVED_BY_ACCOUNT: Index = Index(1);
+
 /// The kinds of records of the directory, to be joined with those of others when records are opened.
 pub fn kinds() -> Vec<KindSchema> {
     let domain = KindSchema::new(DOMAIN, "domain").property(DOMAIN_HASH, "hash").index(IndexSchema::ordered(
@@ -74,7 +78,10 @@ pub fn kinds() -> Vec<KindSchema> {
     let server_key = KindSchema::new(SERVER_KEY, "server-key")
         .property(SERVER_KEY_NAME, "name")
         .index(IndexSchema::ordered(SERVER_KEY_BY_NAME, "name", &[SERVER_KEY_NAME]));
-    vec![domain, address, number, operation, server_key]
+    let removed = KindSchema::new(REMOVED, "removed-account")
+        .property(REMOVED_ACCOUNT, "account")
+        .index(IndexSchema::ordered(REMOVED_BY_ACCOUNT, "account", &[REMOVED_ACCOUNT]));
+    vec![domain, address, number, operation, server_key, removed]
 }
 
 /// One of the reserved accounts over which the directory is spread.
@@ -139,7 +146,14 @@ mod tests {
     #[test]
     fn numbers_and_shards_stay_as_they_are() {
         let numbers: Vec<(u8, &str)> = kinds().iter().map(|kind| (kind.kind.0, kind.name)).collect();
-        let known = [(64, "domain"), (65, "address"), (66, "number"), (67, "operation"), (68, "server-key")];
+        let known = [
+            (64, "domain"),
+            (65, "address"),
+            (66, "number"),
+            (67, "operation"),
+            (68, "server-key"),
+            (69, "removed-account"),
+        ];
         assert_eq!(numbers, known);
         assert_eq!(Shard::of("anna@example.org").account(), AccountId(36));
         assert_eq!(Shard::of("example.org").account(), AccountId(64));

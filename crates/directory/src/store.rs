@@ -73,6 +73,8 @@ pub(crate) enum Step<T> {
     Create(T),
     Update(T),
     Destroy,
+    /// Destroys it, and makes this record in the same commit.
+    DestroyFor(Change),
 }
 
 /// A step, what the operators' log says of it, and what the caller gets.
@@ -238,13 +240,14 @@ impl Store {
             let id = record.as_ref().map(|record| record.id);
             let entry = record.map(|record| T::read(&record)).transpose()?;
             let Plan { step, log, answer } = plan(entry.as_ref())?;
-            let change = match (step, id) {
-                (Step::Create(entry), None) => entry.create()?,
-                (Step::Update(entry), Some(id)) => entry.update(id)?,
-                (Step::Destroy, Some(id)) => Change::Destroy { kind: T::KIND, id },
+            let changes = match (step, id) {
+                (Step::Create(entry), None) => vec![entry.create()?],
+                (Step::Update(entry), Some(id)) => vec![entry.update(id)?],
+                (Step::Destroy, Some(id)) => vec![Change::Destroy { kind: T::KIND, id }],
+                (Step::DestroyFor(other), Some(id)) => vec![Change::Destroy { kind: T::KIND, id }, other],
                 _ => return Err(Error::internal("a plan does not fit what is there")),
             };
-            let mut commit = Commit::of([change]).if_in_state(T::KIND, state);
+            let mut commit = Commit::of(changes).if_in_state(T::KIND, state);
             commit.changes.extend(self.log(shard, actor, log).await?);
             match self.commit(shard.account(), commit).await {
                 Ok(_) => return Ok(answer),
@@ -267,6 +270,23 @@ impl Store {
         let page = self.query(shard.account(), &beyond).await?;
         changes.extend(page.ids.into_iter().map(|id| Change::Destroy { kind: OPERATION, id }));
         Ok(changes)
+    }
+
+    /// Notes an operation that changes nothing in the directory.
+    pub(crate) async fn note(&self, shard: Shard, actor: &Actor, what: String) -> Result<(), Error> {
+        let _writer = match self.writers.get(usize::from(shard.number())) {
+            Some(writer) => writer.lock().await,
+            None => return Err(Error::internal("a shard beyond the last")),
+        };
+        for _ in 0..TRIES {
+            let commit = Commit::of(self.log(shard, actor, what.clone()).await?);
+            match self.commit(shard.account(), commit).await {
+                // Another server has removed the same old line of the log.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                noted => return noted.map(|_| ()),
+            }
+        }
+        Err(busy())
     }
 
     /// The last operations, the newest first, `limit` at most.

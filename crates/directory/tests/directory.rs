@@ -12,7 +12,8 @@ use restante_core::{ErrorKind, ManualClock, Timestamp};
 use restante_directory::{
     Access, AccountChange, AccountInfo, Actor, Answer, ChannelBinding, Directory, DirectoryConfig,
     DirectoryMetrics, Domain, EmailAddress, Error, FIRST_ACCOUNT, Login, LoginError, Mechanism, NewPassword,
-    NewToken, Operation, PAGE_MAX, Resolution, Role, Scope, ScramExchange, State, StoredKeys, Target,
+    NewToken, Operation, PAGE_MAX, Page, RemovedAccount, Resolution, Role, Scope, ScramExchange, State,
+    StoredKeys, Target,
 };
 use restante_records::{AccountId, Config, EngineUrl, Opened, Schema};
 use tokio::task::JoinSet;
@@ -265,6 +266,7 @@ on_each_engine! {
     a_password_that_was_right_is_remembered,
     an_unknown_name_costs_what_a_wrong_password_costs,
     changes_end_log_ins_on_every_server,
+    a_removed_account_is_noted_until_it_is_forgotten,
     a_removed_account_is_announced,
     failures_are_limited_by_account_and_by_address,
     more_checks_than_may_wait_are_refused_as_busy,
@@ -989,6 +991,69 @@ async fn grants_end_with_either_account(fixture: Fixture) {
         server.log_in("anna@example.org", "secret").await.unwrap().grants.is_empty()
     })
     .await;
+}
+
+async fn a_removed_account_is_noted_until_it_is_forgotten(mut fixture: Fixture) {
+    let server = fixture.server().await;
+    server.add_domain("example.org").await;
+    let anna = server.add_account("anna@example.org", None).await;
+    server.add_account("bert@example.org", None).await;
+    let (owner, user) = (address("anna@example.org"), address("bert@example.org"));
+    server.done(Operation::Grant { owner, user, access: Access::Read }).await;
+    let removed =
+        async |server: &Server| server.directory.removed_accounts(None, PAGE_MAX).await.unwrap().items;
+    assert_eq!(removed(&server).await, []);
+    server.done(Operation::RemoveAccount { address: address("anna@example.org") }).await;
+    drop(server);
+    fixture.reopen().await;
+
+    let server = fixture.server().await;
+    let noted = RemovedAccount {
+        account: AccountId(anna),
+        address: address("anna@example.org"),
+        removed: 1_800_000_000,
+    };
+    assert_eq!(removed(&server).await, [noted.clone()]);
+    // Its address is free, and the new account is not the one that was removed.
+    let again = server.add_account("anna@example.org", None).await;
+    assert!(again > anna);
+    server.done(Operation::RemoveAccount { address: address("anna@example.org") }).await;
+    let page = server.directory.removed_accounts(None, 1).await.unwrap();
+    let rest = server.directory.removed_accounts(page.next.as_deref(), PAGE_MAX).await.unwrap();
+    let both = |page: Page<RemovedAccount>| page.items.into_iter().map(|removed| removed.account.0);
+    assert_eq!(both(page).chain(both(rest)).collect::<Vec<_>>(), [anna, again]);
+
+    let actor = Actor("a test".into());
+    server.directory.forget_removed(&actor, &noted).await.unwrap();
+    server.directory.forget_removed(&actor, &noted).await.unwrap();
+    assert_eq!(removed(&server).await.len(), 1);
+    server
+        .directory
+        .note(&actor, &noted.address, "erased the mail of anna@example.org".into())
+        .await
+        .unwrap();
+    let Answer::Log(log) = server.operate(Operation::Log { limit: PAGE_MAX }).await.unwrap() else {
+        panic!("no log")
+    };
+    assert!(
+        log.iter().any(|line| line.who == "a test" && line.what == "erased the mail of anna@example.org")
+    );
+}
+
+/// As a crash leaves it behind the first commit of the removal.
+#[tokio::test]
+async fn what_a_removal_left_is_removed_when_the_account_is_forgotten() {
+    let fixture = Fixture::memory().await;
+    let server = fixture.server().await;
+    server.add_domain("example.org").await;
+    let anna = AccountId(server.add_account("anna@example.org", None).await);
+    server.add_account("bert@example.org", None).await;
+    let (owner, user) = (address("anna@example.org"), address("bert@example.org"));
+    server.done(Operation::Grant { owner, user, access: Access::Read }).await;
+    let removed = RemovedAccount { account: anna, address: address("anna@example.org"), removed: 0 };
+    server.directory.forget_removed(&Actor("a test".into()), &removed).await.unwrap();
+    assert_eq!(server.account("bert@example.org").await.may_use, []);
+    assert_eq!(server.directory.address_of(anna).await.unwrap(), None);
 }
 
 async fn operations_are_logged_and_the_log_is_bounded(fixture: Fixture) {

@@ -4,6 +4,7 @@
 //! in `methods`, what they share is in `core`, the routes in `http`, and what tells clients of changes in `push`.
 
 mod config;
+mod connections;
 mod core;
 mod door;
 mod http;
@@ -18,6 +19,7 @@ mod testing;
 mod tests;
 
 pub use config::JmapConfig;
+pub use connections::{Connections, OpenConnections};
 pub use door::JmapDoor;
 pub use metrics::JmapMetrics;
 pub use parts::JmapParts;

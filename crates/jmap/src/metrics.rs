@@ -10,14 +10,40 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{core::MethodError, methods::email::query::QueryMetrics};
+use crate::{
+    core::{
+        MethodError,
+        errors::{RequestError, RequestErrorKind},
+    },
+    methods::email::query::QueryMetrics,
+};
+
+/// The outcome of what succeeded.
+const OK: &str = "ok";
+/// The limits of requests (RFC 8620 §2).
+const LIMITS: [&str; 5] =
+    ["maxSizeRequest", "maxCallsInRequest", "maxConcurrentRequests", "maxConcurrentUpload", "maxSizeUpload"];
 
 /// Calls and requests. Cloning shares the counts.
 #[derive(Clone, Debug)]
 pub struct JmapMetrics {
+    requests: Family<OutcomeLabel, Counter>,
+    limits: Family<LimitLabel, Counter>,
     calls: Family<CallLabels, Counter>,
     pub(crate) request_seconds: Histogram,
     pub(crate) queries: QueryMetrics,
+}
+
+/// The outcome of a request as a whole: `ok`, or the name of its error.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+/// A limit by its name in the session object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
 }
 
 /// The values are closed sets: the names of the table of methods and `unknown`; `ok` and the types of errors.
@@ -30,7 +56,21 @@ struct CallLabels {
 impl Default for JmapMetrics {
     fn default() -> Self {
         let request_seconds = Histogram::new(exponential_buckets(50e-6, 2.0, 18)); // 50 us to 6.5 s
-        Self { calls: Family::default(), queries: QueryMetrics::default(), request_seconds }
+        let metrics = Self {
+            requests: Family::default(),
+            limits: Family::default(),
+            calls: Family::default(),
+            queries: QueryMetrics::default(),
+            request_seconds,
+        };
+        // So that the first one is an increase.
+        for outcome in [OK, "limit", "unavailable"] {
+            drop(metrics.requests.get_or_create(&OutcomeLabel { outcome }));
+        }
+        for limit in LIMITS {
+            drop(metrics.limits.get_or_create(&LimitLabel { limit }));
+        }
+        metrics
     }
 }
 
@@ -38,15 +78,36 @@ impl JmapMetrics {
     /// Makes the metrics visible in `registry` as `restante_jmap_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_jmap");
+        registry.register("requests", "Requests by outcome", self.requests.clone());
+        let help = "Requests and uploads that were refused for a limit, by its name in the session object";
+        registry.register("limits", help, self.limits.clone());
         registry.register("calls", "Calls by method and outcome", self.calls.clone());
         let help = "Time from a request that was read to its responses";
         registry.register("request_seconds", help, self.request_seconds.clone());
         self.queries.register(registry);
     }
 
+    /// Counts a request that was answered with its responses.
+    pub(crate) fn count_request(&self) {
+        self.requests.get_or_create(&OutcomeLabel { outcome: OK }).inc();
+    }
+
+    /// Counts a request that was refused as a whole.
+    pub(crate) fn count_refused(&self, error: &RequestError) {
+        self.requests.get_or_create(&OutcomeLabel { outcome: error.name() }).inc();
+        self.count_limit(error);
+    }
+
+    /// Counts the limit that was reached, if an error is about one.
+    pub(crate) fn count_limit(&self, error: &RequestError) {
+        if let RequestErrorKind::Limit(limit) = error.kind() {
+            self.limits.get_or_create(&LimitLabel { limit }).inc();
+        }
+    }
+
     /// Counts a call.
     pub(crate) fn count(&self, method: &'static str, error: Option<&MethodError>) {
-        let outcome = error.map_or("ok", MethodError::name);
+        let outcome = error.map_or(OK, MethodError::name);
         self.calls.get_or_create(&CallLabels { method, outcome }).inc();
     }
 }

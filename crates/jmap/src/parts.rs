@@ -7,7 +7,7 @@ use restante_http::MemoryBudget;
 use restante_mail::Mail;
 use restante_search::Search;
 
-use crate::JmapMetrics;
+use crate::{JmapMetrics, OpenConnections};
 
 /// The stores of the door, and what it shares with the rest of the server.
 pub struct JmapParts {
@@ -21,6 +21,8 @@ pub struct JmapParts {
     pub memory: Arc<MemoryBudget>,
     /// What is counted.
     pub metrics: JmapMetrics,
+    /// Who has streams and sockets open.
+    pub connections: OpenConnections,
     /// The URL by which clients reach the listener, as `https://mail.example.org`; `None` to take the host that each request names.
     pub public_url: Option<String>,
     /// Whether the listener speaks HTTPS.

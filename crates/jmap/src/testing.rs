@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::{
-    JmapConfig, JmapDoor, JmapMetrics, JmapParts,
+    JmapConfig, JmapDoor, JmapMetrics, JmapParts, OpenConnections,
     core::{
         Method,
         dispatch::{self, Methods},
@@ -164,6 +164,7 @@ impl TestServer {
             directory: directory.clone(),
             memory: Arc::<MemoryBudget>::default(),
             metrics: JmapMetrics::default(),
+            connections: OpenConnections::default(),
             public_url: public_url.map(str::to_owned),
             is_tls: false,
         };

@@ -42,7 +42,7 @@ pub use mail::{Finding, Mail, Usage};
 pub use mailboxes::{Mailbox, Role};
 pub use metrics::MailMetrics;
 pub use restante_core::Error;
-pub use restore::{Purged, VaultEntry, VaultPage};
+pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
     KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, push, thread, upload, vault,
 };

@@ -15,7 +15,7 @@ use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revisio
 use crate::{
     CreatedEmail, Delivered, Delivery, EmailUpdate, Keywords, MailConfig, MailError, MailMetrics, Mailbox,
     MailboxSet, MailboxSetOutcome, NewEmail, NewMailbox, Parent, Patch, Purged, Transition, VaultEntry,
-    VaultPage,
+    VaultPage, VaultUsage,
     keywords::{SEEN, parse_keyword},
     lane::{ListedMailboxes, Writer},
     metrics::DeliveryResult,
@@ -347,6 +347,28 @@ impl Mail {
         Ok(VaultPage { entries, next: page.next })
     }
 
+    /// How much a vault holds. At most `entries_max` of its emails are read, those that were destroyed last.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn vault_usage(&self, account: AccountId, entries_max: u64) -> Result<VaultUsage, Error> {
+        let mut usage = VaultUsage::default();
+        let mut query = Query::new(vault::KIND, vault::BY_DELETED_AT).descending().limit(VAULT_PAGE_MAX);
+        loop {
+            let page = self.records().query(account, &query).await?;
+            let read = self.records().get(account, &Get::small(vault::KIND, page.ids)).await?;
+            for entry in read.into_iter().flatten().map(VaultEntry::of) {
+                usage.add(&entry);
+            }
+            match page.next {
+                None => return Ok(VaultUsage { is_whole: true, ..usage }),
+                Some(_) if usage.emails >= entries_max => return Ok(usage),
+                next => query.after = next,
+            }
+            tokio::task::yield_now().await; // the pages of a long vault are read between the work of others
+        }
+    }
+
     /// Makes a new email of a destroyed one, in those of its mailboxes that are still there, else in one at the top with the
     /// name `Restored`.
     ///
@@ -405,16 +427,23 @@ impl Mail {
         }
     }
 
-    /// Erases everything of an account, in small commits, and returns how many records it had. Nobody must be able to log in to
-    /// it or to deliver to it any more.
+    /// Erases everything of an account, in small commits, and returns how many records it had: emails, mailboxes, the vault,
+    /// uploads, push subscriptions. Nobody must be able to log in to it or to deliver to it any more; edits that come all the same
+    /// are refused until it returns. An account without records is left as it is. `progress` gets the records erased so far.
     ///
     /// # Errors
     /// Those of [`Upkeep::erase`]; calling it again goes on.
-    pub async fn erase(&self, account: AccountId, upkeep: &dyn Upkeep) -> Result<u64, Error> {
+    pub async fn erase(
+        &self,
+        account: AccountId,
+        upkeep: &dyn Upkeep,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<u64, Error> {
         let mut records = 0;
         loop {
             let erased = upkeep.erase(account, ERASE_RECORDS).await?;
             records += erased.records;
+            progress(records);
             if !erased.has_more {
                 break;
             }

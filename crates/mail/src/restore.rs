@@ -56,6 +56,30 @@ pub struct VaultPage {
     pub next: Option<Cursor>,
 }
 
+/// How much a vault holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VaultUsage {
+    /// Its emails that were read.
+    pub emails: u64,
+    /// The bytes of their messages.
+    pub bytes: u64,
+    /// When the first of them was destroyed, in seconds since 1970; `None` without any.
+    pub oldest: Option<u64>,
+    /// When the last of them was destroyed, in seconds since 1970; `None` without any.
+    pub newest: Option<u64>,
+    /// Whether all emails of the vault were read.
+    pub is_whole: bool,
+}
+
+impl VaultUsage {
+    pub(crate) fn add(&mut self, entry: &VaultEntry) {
+        self.emails += 1;
+        self.bytes += entry.size;
+        self.oldest = Some(self.oldest.map_or(entry.deleted_at, |oldest| oldest.min(entry.deleted_at)));
+        self.newest = Some(self.newest.map_or(entry.deleted_at, |newest| newest.max(entry.deleted_at)));
+    }
+}
+
 /// What [`crate::Mail::purge_vault`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {

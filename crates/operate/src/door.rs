@@ -1,5 +1,7 @@
 //! What a door reports to the server.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_http::Route;
@@ -57,6 +59,9 @@ pub struct Facts {
     /// What an operator should know first.
     pub problems: Vec<String>,
 }
+
+/// Makes what the console shows of roles, from the text of `GET /metrics`. Runs where [`Door::facts`] runs.
+pub type ShowFacts = Arc<dyn Fn(&str) -> Facts + Send + Sync>;
 
 /// A protocol towards the outside. The binary starts each door that is switched on and holds them in a list.
 #[async_trait]

@@ -14,7 +14,7 @@ use restante_sessions::Live;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
-    ArchiveReport, ComponentHealth, Door, Listener, Offer, RoleCheck,
+    ArchiveReport, ComponentHealth, Door, Listener, Offer, RoleCheck, ShowFacts,
     console::{self, ConsoleState},
     health, sessions,
 };
@@ -36,6 +36,8 @@ pub struct Parts {
     pub roles: Vec<RoleCheck>,
     /// The archive of messages, if one is open.
     pub archive: Option<Arc<dyn ArchiveReport>>,
+    /// What the console shows of roles that no door shows.
+    pub facts: Vec<ShowFacts>,
     /// Who is connected.
     pub live: Live,
     /// The listeners with their addresses, for the console.

@@ -123,7 +123,7 @@ impl SmtpDoor {
         let memory =
             MemoryBudget::new(config.memory_bytes_max.get(), memory_timeout, metrics.memory_bytes.clone());
         let (rates, messages, failures) =
-            (AddressRates::new(&config), AtomicU64::new(0), LogThrottle::default());
+            (AddressRates::new(&config, metrics.clone()), AtomicU64::new(0), LogThrottle::default());
         let server = Server {
             config,
             lmtp,

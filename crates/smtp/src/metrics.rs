@@ -24,6 +24,7 @@ pub struct SmtpMetrics {
     connections: Family<ProtocolLabel, Counter>,
     messages: Family<ResultLabels, Counter>,
     recipients: Family<ResultLabels, Counter>,
+    limits: Family<LimitLabel, Counter>,
     seconds: Family<ProtocolLabel, Histogram, fn() -> Histogram>,
     bytes: Family<ProtocolLabel, Counter>,
     pub(crate) memory_bytes: Gauge,
@@ -38,6 +39,34 @@ struct ProtocolLabel {
 struct ResultLabels {
     protocol: &'static str,
     result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
+/// What one address may do so often in a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Connect.
+    Connects,
+    /// Begin a message.
+    Messages,
+    /// Name a recipient that does not exist.
+    Unknown,
+}
+
+impl Limit {
+    const ALL: [Self; 3] = [Self::Connects, Self::Messages, Self::Unknown];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connects => "connects",
+            Self::Messages => "messages",
+            Self::Unknown => "unknown_recipients",
+        }
+    }
 }
 
 /// How a message ended.
@@ -67,10 +96,14 @@ impl Default for SmtpMetrics {
             connections: Family::default(),
             messages: Family::default(),
             recipients: Family::default(),
+            limits: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             bytes: Family::default(),
             memory_bytes: Gauge::default(),
         };
+        for limit in Limit::ALL {
+            let _ = metrics.limits.get_or_create(&LimitLabel { limit: limit.as_str() });
+        }
         for protocol in Protocol::ALL {
             for result in MESSAGE_RESULTS {
                 // So that the first one is an increase.
@@ -91,6 +124,8 @@ impl SmtpMetrics {
         registry.register("messages", what, self.messages.clone());
         let what = "Recipients, by protocol and the first answer to them";
         registry.register("recipients", what, self.recipients.clone());
+        let what = "Clients that reached a limit per minute, by the limit";
+        registry.register("limits", what, self.limits.clone());
         let what = "Time from the last byte of a message to the reply, by protocol";
         registry.register("message_seconds", what, self.seconds.clone());
         registry.register(
@@ -120,6 +155,10 @@ impl SmtpMetrics {
         let label = ProtocolLabel { protocol: protocol.as_str() };
         self.seconds.get_or_create(&label).observe(took.as_secs_f64());
         self.bytes.get_or_create(&label).inc_by(bytes);
+    }
+
+    pub(crate) fn count_limit(&self, limit: Limit) {
+        self.limits.get_or_create(&LimitLabel { limit: limit.as_str() }).inc();
     }
 
     pub(crate) fn count_recipient(&self, protocol: Protocol, refusal: Option<Refusal>) {

@@ -211,6 +211,11 @@ impl RequestError {
         Self::new(RequestErrorKind::Limit(name), detail)
     }
 
+    /// What is wrong.
+    pub(crate) fn kind(&self) -> RequestErrorKind {
+        self.kind
+    }
+
     /// The last part of its type.
     pub(crate) fn name(&self) -> &'static str {
         match self.kind {

@@ -34,7 +34,12 @@ pub(super) async fn api(State(app): State<Arc<App>>, request: HttpRequest) -> Re
     let (head, body) = request.into_parts();
     match answer(&app, &head, body).await {
         Ok(bytes) => reply::json(bytes),
-        Err(failure) => failure.into_response(),
+        Err(failure) => {
+            if let Failure::Request(error) = &failure {
+                app.parts.metrics.count_refused(error);
+            }
+            failure.into_response()
+        }
     }
 }
 
@@ -126,6 +131,7 @@ impl App {
         bytes.extend_from_slice(b",\"sessionState\":");
         write_json(&session_state, &mut bytes);
         bytes.push(b'}');
+        self.parts.metrics.count_request();
         self.parts.metrics.request_seconds.observe(started.elapsed().as_secs_f64());
         Ok(bytes)
     }

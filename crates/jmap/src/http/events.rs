@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{App, Failure, HttpRequest, login};
 use crate::{
+    connections::{ConnectionKind, OpenConnection},
     core::{Members, Object},
     push::{Subscription, Types, Visible},
 };
@@ -36,7 +37,8 @@ pub(super) async fn events(State(app): State<Arc<App>>, request: HttpRequest) ->
     let answer = async {
         let (login, asked) = asked?;
         let subscription = app.pusher.subscribe(&visible_accounts(&login)).await?;
-        Ok::<_, Failure>(Events::new(subscription, asked))
+        let open = app.parts.connections.open(ConnectionKind::EventStream, login.account);
+        Ok::<_, Failure>(Events::new(subscription, asked, open))
     };
     match answer.await {
         Ok(events) => {
@@ -125,15 +127,16 @@ struct Events {
     asked: Asked,
     seen: Visible,
     next_ping: Instant,
+    _open: OpenConnection,
 }
 
 impl Events {
-    fn new(mut subscription: Subscription, mut asked: Asked) -> Self {
+    fn new(mut subscription: Subscription, mut asked: Asked, open: OpenConnection) -> Self {
         let newest = subscription.newest();
         // A client that comes back with another state than now gets the state at once.
         let seen = asked.seen.take().unwrap_or(newest);
         let next_ping = Instant::now() + asked.ping.unwrap_or(COMMENT_INTERVAL);
-        Self { subscription, asked, seen, next_ping }
+        Self { subscription, asked, seen, next_ping, _open: open }
     }
 
     /// The next piece of the stream.

@@ -18,6 +18,7 @@ use tracing::warn;
 
 use super::{App, Failure, HttpRequest, base::base_url, events::visible_accounts, login};
 use crate::{
+    connections::ConnectionKind,
     core::{
         Members, Object,
         content::on_a_core,
@@ -80,6 +81,7 @@ struct Outgoing {
 type Answering = FuturesUnordered<BoxFuture<'static, Outgoing>>;
 
 async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
+    let _open = session.app.parts.connections.open(ConnectionKind::WebSocket, session.login.account);
     let mut answering = Answering::new();
     let mut pushing: Option<Pushing> = None;
     let mut closed = std::pin::pin!(session.app.closed());
@@ -91,7 +93,10 @@ async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
                         answering.push(work);
                         continue;
                     }
-                    Received::Refused(error, id) => refused(&error, id.as_deref()),
+                    Received::Refused(error, id) => {
+                        session.app.parts.metrics.count_refused(&error);
+                        refused(&error, id.as_deref())
+                    }
                     Received::Done => continue,
                 },
                 // RFC 8887 §4.2: a server that gets binary data closes the connection.

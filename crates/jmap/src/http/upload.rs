@@ -36,7 +36,12 @@ pub(super) async fn upload(
     let (head, body) = request.into_parts();
     match answer(&app, account, &head, body).await {
         Ok(json) => reply::json_with(StatusCode::CREATED, json),
-        Err(failure) => failure.into_response(),
+        Err(failure) => {
+            if let Failure::Request(error) = &failure {
+                app.parts.metrics.count_limit(error);
+            }
+            failure.into_response()
+        }
     }
 }
 

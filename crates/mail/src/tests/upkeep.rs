@@ -70,6 +70,10 @@ async fn the_vault_is_paged_and_forgets_what_is_old() {
     let deleted: Vec<u64> =
         first.entries.iter().chain(&rest.entries).map(|entry| entry.deleted_at - START as u64).collect();
     assert_eq!((deleted, rest.next), (vec![40, 30, 20, 10, 0], None));
+    let bytes = first.entries.iter().chain(&rest.entries).map(|entry| entry.size).sum();
+    let usage = server.mail.vault_usage(ACCOUNT, 1).await.unwrap();
+    let (oldest, newest) = (Some(START as u64), Some(START as u64 + 40));
+    assert_eq!(usage, VaultUsage { emails: 5, bytes, oldest, newest, is_whole: true }, "the page is longer");
     server.pass(71); // the first three are older than 100 seconds now
     let purged = server.mail.purge_vault(ACCOUNT, 2).await.unwrap();
     assert_eq!(purged, Purged { entries: 2, has_more: true });
@@ -167,7 +171,7 @@ async fn an_erased_account_is_empty_and_can_be_used_again() {
     for number in 0..20 {
         server.deliver(message(number, &[number % 4])).await;
     }
-    let erased = server.mail.erase(ACCOUNT, &*server.opened.upkeep).await.unwrap();
+    let erased = server.mail.erase(ACCOUNT, &*server.opened.upkeep, &|_| {}).await.unwrap();
     assert_eq!(erased, 20 + 4 + 6 + 1);
     assert_eq!(server.mail.mailboxes(ACCOUNT).await.unwrap().0.len(), 0);
     assert_eq!(server.mail.usage(ACCOUNT).await.unwrap().emails, 0);
@@ -280,7 +284,7 @@ async fn mailboxes_beyond_those_in_memory_are_read_each_time() {
     let read = async || server.mail.mailboxes(AccountId(3)).await.unwrap().0;
     assert!(!Arc::ptr_eq(&read().await, &read().await));
     for account in 1..4 {
-        server.mail.erase(AccountId(account), &*server.opened.upkeep).await.unwrap();
+        server.mail.erase(AccountId(account), &*server.opened.upkeep, &|_| {}).await.unwrap();
     }
     server.mail.prepare(AccountId(3)).await.unwrap();
     assert!(Arc::ptr_eq(&read().await, &read().await), "the memory was given back");

@@ -51,10 +51,16 @@ struct Bucket {
 }
 
 impl Histogram {
-    /// Takes a bucket's line, in the order of the text, which is that of the bounds.
+    /// Takes a bucket's line, in the order of the text, which is that of the bounds. Series with the same bounds and other labels
+    /// are added up.
     pub(crate) fn take(&mut self, sample: &Sample<'_>) {
-        let bound = sample.label("le").and_then(|bound| bound.trim_start_matches('+').parse().ok());
-        self.buckets.extend(bound.map(|bound| Bucket { bound, count: sample.value }));
+        let bound: Option<f64> =
+            sample.label("le").and_then(|bound| bound.trim_start_matches('+').parse().ok());
+        let Some(bound) = bound else { return };
+        match self.buckets.iter_mut().find(|bucket| bucket.bound == bound) {
+            Some(bucket) => bucket.count += sample.value,
+            None => self.buckets.push(Bucket { bound, count: sample.value }),
+        }
     }
 
     /// The value below which a share of the observations since `before` lies, between two bounds by straight line;
@@ -108,6 +114,17 @@ mod tests {
         assert_eq!(read, [("a", 3.0), ("b", 4.5)]);
         let first = samples(text).next().unwrap();
         assert_eq!((first.label("x"), first.label("y"), first.label("z")), (Some("1"), Some("two"), None));
+    }
+
+    #[test]
+    fn series_of_a_histogram_are_added_up() {
+        let text = "t_bucket{le=\"1.0\",protocol=\"smtp\"} 1\nt_bucket{le=\"+Inf\",protocol=\"smtp\"} 2\n\
+                    t_bucket{le=\"1.0\",protocol=\"lmtp\"} 10\nt_bucket{le=\"+Inf\",protocol=\"lmtp\"} 20\n";
+        let mut histogram = Histogram::default();
+        samples(text).for_each(|sample| histogram.take(&sample));
+        let counts: Vec<(f64, f64)> =
+            histogram.buckets.iter().map(|bucket| (bucket.bound, bucket.count)).collect();
+        assert_eq!(counts, [(1.0, 11.0), (f64::INFINITY, 22.0)]);
     }
 
     #[test]

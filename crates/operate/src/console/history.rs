@@ -19,6 +19,10 @@ pub(crate) struct Reading {
     pub(crate) counts: Counts,
     appends: Histogram,
     queries: Histogram,
+    deliveries: Histogram,
+    requests: Histogram,
+    /// The age of the oldest commit that the search index lacks; none without an indexer.
+    index_lag_seconds: Option<f64>,
 }
 
 /// Counters: each is what happened since the server was started.
@@ -34,6 +38,12 @@ pub(crate) struct Counts {
     pub(crate) pushed: f64,
     /// Pages that the archive was asked for.
     pub(crate) queries: f64,
+    /// Emails that were delivered to accounts, and which they had not had.
+    pub(crate) delivered: f64,
+    /// Recipients that were refused or deferred.
+    pub(crate) undelivered: f64,
+    /// JMAP requests that were answered.
+    pub(crate) requests: f64,
 }
 
 impl Reading {
@@ -49,6 +59,16 @@ impl Reading {
                 ("restante_archive_query_rows_sum", _) => counts.served += sample.value,
                 ("restante_sessions_hub_handed_out_total", _) => counts.pushed += sample.value,
                 ("restante_archive_query_seconds_count", _) => counts.queries += sample.value,
+                ("restante_mail_deliveries_total", Some("new")) => counts.delivered += sample.value,
+                ("restante_smtp_recipients_total", Some(result)) if result != "accepted" => {
+                    counts.undelivered += sample.value;
+                }
+                ("restante_jmap_request_seconds_count", _) => counts.requests += sample.value,
+                ("restante_smtp_message_seconds_bucket", _) => reading.deliveries.take(&sample),
+                ("restante_jmap_request_seconds_bucket", _) => reading.requests.take(&sample),
+                ("restante_follow_lag_seconds", _) if sample.label("follower") == Some("indexer") => {
+                    reading.index_lag_seconds = Some(sample.value);
+                }
                 ("restante_archive_append_seconds_bucket", _) => reading.appends.take(&sample),
                 ("restante_archive_query_seconds_bucket", _) => reading.queries.take(&sample),
                 _ => {}
@@ -65,6 +85,9 @@ struct Point {
     rates: Counts,
     append_ms: Quantiles,
     query_ms: Quantiles,
+    delivery_ms: Quantiles,
+    request_ms: Quantiles,
+    index_lag_ms: Option<f64>,
 }
 
 /// Half of all took at most the first, 99 of 100 the second; none when there was nothing to measure.
@@ -98,12 +121,18 @@ impl Point {
             served: rate(|counts| counts.served),
             pushed: rate(|counts| counts.pushed),
             queries: rate(|counts| counts.queries),
+            delivered: rate(|counts| counts.delivered),
+            undelivered: rate(|counts| counts.undelivered),
+            requests: rate(|counts| counts.requests),
         };
         Some(Self {
             at_ms: to.nanos() / 1_000_000,
             rates,
             append_ms: Quantiles::between(&before.appends, &after.appends),
             query_ms: Quantiles::between(&before.queries, &after.queries),
+            delivery_ms: Quantiles::between(&before.deliveries, &after.deliveries),
+            request_ms: Quantiles::between(&before.requests, &after.requests),
+            index_lag_ms: after.index_lag_seconds.map(|seconds| seconds * 1e3),
         })
     }
 }
@@ -152,6 +181,14 @@ impl History {
             "appendP99": column(|point| point.append_ms.p99),
             "queryP50": column(|point| point.query_ms.p50),
             "queryP99": column(|point| point.query_ms.p99),
+            "delivered": column(|point| Some(point.rates.delivered)),
+            "undelivered": column(|point| Some(point.rates.undelivered)),
+            "deliveryP50": column(|point| point.delivery_ms.p50),
+            "deliveryP99": column(|point| point.delivery_ms.p99),
+            "requests": column(|point| Some(point.rates.requests)),
+            "requestP50": column(|point| point.request_ms.p50),
+            "requestP99": column(|point| point.request_ms.p99),
+            "indexLag": column(|point| point.index_lag_ms),
         })
     }
 }
@@ -184,6 +221,21 @@ mod tests {
         let counts = Reading::of(&text(10, 3, 1)).counts;
         assert_eq!(counts, Counts { stored: 10.0, relayed: 7.0, queries: 4.0, ..Counts::default() });
         assert_eq!(Reading::of("nothing of ours 1\n"), Reading::default());
+    }
+
+    #[test]
+    fn mail_is_among_what_is_read() {
+        let text = "restante_mail_deliveries_total{result=\"new\"} 5\n\
+                    restante_mail_deliveries_total{result=\"repeated\"} 9\n\
+                    restante_smtp_recipients_total{protocol=\"lmtp\",result=\"accepted\"} 5\n\
+                    restante_smtp_recipients_total{protocol=\"lmtp\",result=\"unknown\"} 2\n\
+                    restante_smtp_recipients_total{protocol=\"smtp\",result=\"over_quota\"} 1\n\
+                    restante_jmap_request_seconds_count 7\n\
+                    restante_follow_lag_seconds{follower=\"other\"} 3.0\n\
+                    restante_follow_lag_seconds{follower=\"indexer\"} 1.5\n";
+        let reading = Reading::of(text);
+        let expected = Counts { delivered: 5.0, undelivered: 3.0, requests: 7.0, ..Counts::default() };
+        assert_eq!((reading.counts, reading.index_lag_seconds), (expected, Some(1.5)));
     }
 
     #[test]

@@ -191,7 +191,9 @@ fn show(operate: &Operate, held: Option<Value>, sessions: Value) -> Value {
     let now = parts.clock.now();
     let facts = operate.console.facts.read().clone();
     let metrics = (parts.metrics_text)();
-    let of_doors: Vec<DoorFacts> = parts.doors.iter().map(|door| door.facts(&metrics)).collect();
+    let of_doors = parts.doors.iter().map(|door| door.facts(&metrics));
+    let of_roles = parts.facts.iter().map(|show| show(&metrics));
+    let of_doors: Vec<DoorFacts> = of_doors.chain(of_roles).collect();
     let mut state = json!({
         "version": parts.version,
         "now": millis(now),

@@ -62,6 +62,7 @@ async fn operate(history: Option<&'static str>, mail: Option<&'static str>) -> A
         addresses: Vec::new(),
         routes: Vec::new(),
         metrics_text: Arc::new(|| "# EOF\n".to_owned()),
+        facts: Vec::new(),
         set_log_level: None,
         version: "1.2.3",
         clock: Arc::new(SystemClock),

@@ -294,6 +294,7 @@ impl Server<'_> {
         for report in self.doors.iter().map(|door| door.report()) {
             all.roles.extend(report.roles);
             all.routes.extend(report.routes);
+            all.facts.extend(report.facts);
             all.archive = all.archive.or(report.archive);
             all.operators = all.operators.or(report.operators);
             all.accounts = all.accounts.or(report.accounts);
@@ -315,6 +316,7 @@ impl Server<'_> {
             doors,
             roles: report.roles,
             archive: report.archive,
+            facts: report.facts,
             live: self.shared.live.clone(),
             addresses: addresses
                 .iter()

@@ -22,7 +22,7 @@ use restante_backup::{Layout, Removing, Store};
 use restante_core::Clock;
 use restante_http::{Guard, MemoryBudget, Permits, Route, ServerLimits, Sites, Token};
 use restante_net::{Limits, NetMetrics, tls::Certificates};
-use restante_operate::{ArchiveReport, Door, Listener, Offer, RoleCheck};
+use restante_operate::{ArchiveReport, Door, Listener, Offer, RoleCheck, ShowFacts};
 use restante_sessions::Live;
 use tokio::task::JoinHandle;
 
@@ -233,6 +233,8 @@ pub(crate) struct Report {
     pub(crate) archive: Option<Arc<dyn ArchiveReport>>,
     /// Routes for operators.
     pub(crate) routes: Vec<Route>,
+    /// What the console shows of its roles.
+    pub(crate) facts: Vec<ShowFacts>,
     /// Lets operators pass who log in.
     pub(crate) operators: Option<Arc<dyn Guard>>,
     /// Lets accounts pass that log in.

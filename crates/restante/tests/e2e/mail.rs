@@ -13,13 +13,14 @@ use std::{
 };
 
 use restante_core::SystemClock;
+use restante_directory::{Actor, Directory, Operation};
 use restante_mail::{MailConfig, MailMetrics, Role, email, mailbox};
 use restante_records::{AccountId, Change, Commit, Get, Query, Value as Property};
 use serde_json::{Value, json};
 
 use crate::{
     records::with_stores,
-    support::{Server, exchange, folder, restante, said, say},
+    support::{Server, exchange, folder, restante, said, say, wait_until},
 };
 
 const USER: &str = "alice@example.org";
@@ -30,13 +31,13 @@ fn free_address() -> SocketAddr {
 }
 
 /// A server with an account.
-struct Mail {
-    server: Server,
+pub(crate) struct Mail {
+    pub(crate) server: Server,
     jmap: SocketAddr,
     lmtp: SocketAddr,
 }
 
-fn start(folder: &Path) -> Mail {
+pub(crate) fn start(folder: &Path) -> Mail {
     start_with(folder, None)
 }
 
@@ -52,7 +53,7 @@ fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
     Mail { server: Server::spawn(command), jmap, lmtp }
 }
 
-fn make_account(folder: &Path) {
+pub(crate) fn make_account(folder: &Path) {
     std::fs::write(folder.join("password"), PASSWORD).unwrap();
     said(folder, &["domain", "add", "example.org"]);
     said(folder, &["account", "add", USER, "--password-file", "password"]);
@@ -85,8 +86,20 @@ fn deliver(lmtp: SocketAddr, message: &str) -> io::Result<String> {
 }
 
 impl Mail {
+    /// The reply to a recipient.
+    fn recipient(&self, recipient: &str) -> String {
+        let mut stream = TcpStream::connect(self.lmtp).unwrap();
+        write!(
+            stream,
+            "LHLO client.example\r\nMAIL FROM:<bob@example.net>\r\nRCPT TO:<{recipient}>\r\nQUIT\r\n"
+        )
+        .unwrap();
+        let replies: Vec<String> = BufReader::new(stream).lines().map(Result::unwrap).collect();
+        replies[replies.len() - 2].clone()
+    }
+
     /// Delivers a message; returns the reply for its recipient.
-    fn deliver(&self, message: &str) -> String {
+    pub(crate) fn deliver(&self, message: &str) -> String {
         deliver(self.lmtp, message).unwrap()
     }
 
@@ -125,7 +138,7 @@ impl Mail {
     }
 
     /// The subjects of the emails that match, newest first.
-    fn subjects(&self, filter: Value) -> Vec<String> {
+    pub(crate) fn subjects(&self, filter: Value) -> Vec<String> {
         let ids = json!({"resultOf": "0", "name": "Email/query", "path": "/ids"});
         let answer = self.calls(&[
             ("Email/query", json!({"filter": filter})),
@@ -136,7 +149,7 @@ impl Mail {
     }
 }
 
-fn message(subject: &str, text: &str) -> String {
+pub(crate) fn message(subject: &str, text: &str) -> String {
     format!(
         "From: Bob <bob@example.net>\nTo: {USER}\nMessage-ID: <{subject}@example.net>\nSubject: {subject}\n\n{text}\n"
     )
@@ -326,4 +339,108 @@ fn destroyed_emails_are_restored_and_counters_corrected_on_a_stopped_server_and_
     assert!(refused.err.contains("nobody@example.org"), "{}", refused.err);
     assert_eq!(mail.server.metric("restante_mail_purge_turns_total"), Some(0.0));
     assert_eq!(mail.server.stop().code(), Some(0));
+
+    let log: Value = serde_json::from_str(&said(&folder, &["log", "--format", "json"])).unwrap();
+    let by = |end: &str, what: &str| {
+        let whats =
+            log.as_array().unwrap().iter().filter(|line| line["who"].as_str().unwrap().ends_with(end));
+        whats.filter(|line| line["what"] == what).count()
+    };
+    assert_eq!(by(" on the command line", "restored 1 destroyed emails of alice@example.org"), 1, "{log}");
+    assert_eq!(by(" over HTTP", "restored 2 destroyed emails of alice@example.org"), 1, "{log}");
+    assert_eq!(by(" over HTTP", "corrected 1 counters of the mail of alice@example.org"), 1, "{log}");
+}
+
+/// Records of accounts of users, and blobs that are referred to.
+fn left(folder: &Path) -> (usize, usize) {
+    let mut counts = (0, 0);
+    with_stores(folder, async |records, _| {
+        let dumped = records.upkeep.dump(None, 4_096).await.unwrap();
+        counts.0 =
+            dumped.iter().filter(|dumped| dumped.account.0 >= restante_directory::FIRST_ACCOUNT).count();
+        counts.1 = records.upkeep.referenced(None).await.unwrap().blobs.len();
+    });
+    counts
+}
+
+#[test]
+fn a_running_server_erases_mail_with_its_account_and_goes_on_after_a_crash() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let operators = free_address();
+    let mail = start_with(&folder, Some(operators));
+    for subject in ["Tea", "Coffee", "Milk"] {
+        mail.deliver(&message(subject, "hot"));
+    }
+    assert_eq!(mail.subjects(json!({"text": "coffee"})), ["Coffee"]);
+    let url = format!("http://{operators}");
+    let traced = || say(&folder, &["mail", "trace", USER, "--rest", &url]).out;
+    assert!(traced().contains("delivered"), "{}", traced());
+    said(&folder, &["account", "remove", USER, "--rest", &url]);
+    let refused = mail.recipient(USER);
+    assert!(refused.starts_with("550 5.1.1 "), "{refused}");
+    let erased = "restante_mail_erased_accounts_total";
+    wait_until("the mail is erased", || mail.server.metric(erased) == Some(1.0));
+    assert!(said(&folder, &["log", "--rest", &url]).contains("the server  "));
+    assert!(!traced().contains("delivered"), "{}", traced());
+    // The address is another account's now, which has none of that.
+    said(&folder, &["account", "add", USER, "--password-file", "password", "--rest", &url]);
+    assert_eq!(mail.subjects(json!({})), [""; 0]);
+    assert_eq!(mail.subjects(json!({"text": "coffee"})), [""; 0]);
+    mail.deliver(&message("Tea", "hot"));
+    assert_eq!(mail.subjects(json!({"text": "hot"})), ["Tea"], "it was not delivered to this account before");
+    mail.server.kill();
+
+    // As a server leaves it that was killed right after the removal.
+    let (records, blobs) = left(&folder);
+    assert!(records > 1 && blobs == 1, "{records} records, {blobs} blobs");
+    with_stores(&folder, async |opened, _| {
+        let (settings, clock, metrics) = (Default::default(), Arc::new(SystemClock), Default::default());
+        let (directory, _) = Directory::open(&opened, settings, clock, metrics).await.unwrap();
+        let remove = Operation::RemoveAccount { address: USER.parse().unwrap() };
+        directory.operate(&Actor("a test".to_owned()), remove).await.unwrap();
+    });
+    assert_eq!(left(&folder), (records, blobs));
+    let mail = start(&folder);
+    wait_until("the mail is erased", || mail.server.metric(erased) == Some(1.0));
+    assert_eq!(mail.server.stop().code(), Some(0));
+    assert_eq!(left(&folder), (0, 0));
+}
+
+#[test]
+fn without_a_server_mail_is_erased_by_the_command_and_the_index_follows() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let mail = start(&folder);
+    mail.deliver(&message("Tea", "with milk"));
+    assert_eq!(mail.subjects(json!({"text": "milk"})), ["Tea"]);
+    assert_eq!(mail.server.stop().code(), Some(0));
+    assert_eq!(indexed(&folder), 1);
+    assert_eq!(said(&folder, &["account", "remove", USER]), "");
+    assert_eq!(left(&folder), (0, 0));
+    let log = said(&folder, &["log"]);
+    assert!(log.contains(&format!("erased the mail of {USER} with number 1024: ")), "{log}");
+
+    said(&folder, &["account", "add", USER, "--password-file", "password"]);
+    let mail = start(&folder);
+    mail.deliver(&message("Coffee", "without milk"));
+    // The index has handled the erased account by then: its last revision came before.
+    wait_until("the new email is indexed", || {
+        mail.server.metric("restante_search_documents_total") > Some(0.0)
+    });
+    assert_eq!(mail.subjects(json!({"text": "milk"})), ["Coffee"]);
+    assert_eq!(mail.server.stop().code(), Some(0));
+    assert_eq!(indexed(&folder), 1);
+}
+
+/// The emails in the search index of a stopped server.
+fn indexed(folder: &Path) -> u64 {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = restante_search::EngineUrl::Tantivy(folder.join("data/search"));
+        let search = restante_search::open(restante_search::Config::new(url)).await.unwrap();
+        let documents = search.upkeep.stats().await.unwrap().documents;
+        search.upkeep.close().await.unwrap();
+        documents
+    })
 }

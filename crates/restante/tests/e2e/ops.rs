@@ -7,11 +7,12 @@ use std::{
     path::Path,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::{
     certificates::renew,
+    mail,
     support::{Server, folder, wait_until},
 };
 
@@ -27,7 +28,7 @@ fn yaml(path: &str) -> Yaml {
 }
 
 /// The metrics that servers have, as Prometheus names their series. A metric with labels is shown from its first event on, so
-/// these servers have been asked by a peer, have synced, and one has an archive that fails.
+/// these servers have been asked by a peer, have synced, one has an archive that fails, and one has received mail that was read.
 fn exported() -> BTreeSet<String> {
     let (_guard_one, one_folder) = folder();
     let (_guard_two, two_folder) = folder();
@@ -47,7 +48,12 @@ fn exported() -> BTreeSet<String> {
     let (_guard_three, three_folder) = folder();
     let away = Server::start_with(&three_folder, &["--archive=postgres://me@127.0.0.1:1/nowhere"]);
     assert_eq!(away.get("/store/v3/messages").status, 503);
-    [one, two, away].iter().flat_map(series).collect()
+    let (_guard_four, four_folder) = folder();
+    mail::make_account(&four_folder);
+    let with_mail = mail::start(&four_folder);
+    with_mail.deliver(&mail::message("Tea", "with milk"));
+    assert_eq!(with_mail.subjects(json!({})), ["Tea"]);
+    [one, two, away, with_mail.server].iter().flat_map(series).collect()
 }
 
 fn series(server: &Server) -> Vec<String> {

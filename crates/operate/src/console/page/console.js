@@ -4,7 +4,10 @@ import { byId } from "./dom.js";
 import { addressOf, closeDetail, move, newer, older, openAddress, startMessages, toggleTail } from "./messages.js";
 import { startOverview } from "./overview.js";
 
-const VIEWS = ["overview", "messages"];
+const VIEWS = ["overview", "messages", "mail", "account"];
+/** The views that stand below another one in the list of views. */
+const BELOW = { account: "mail" };
+const TITLES = { overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante" };
 const SHORTCUTS_KEY = "restante-shortcuts";
 
 /** The address behind `#` names the view and, for messages, what is searched. */
@@ -21,15 +24,22 @@ function showView() {
   view = address.view;
   for (const name of VIEWS) byId(name).hidden = name !== view;
   for (const link of document.querySelectorAll("[data-view]")) {
-    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    if (link.dataset.view === (BELOW[view] ?? view)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = view === "overview" ? "restante" : "Messages – restante";
+  document.title = TITLES[view];
   const isNews = !hasSearched || address.search !== addressOf().replace("?", "");
   if (view === "messages" && isNews) {
     hasSearched = true;
     openAddress(address.search);
   }
+  openMailView(address.search).catch((error) => console.error(error));
+}
+
+/** What only servers with mail need is loaded when it is looked at. */
+async function openMailView(search) {
+  if (view === "mail") (await import("./mail.js")).openMail();
+  if (view === "account") (await import("./account.js")).openAccount(search);
 }
 
 function goTo(wanted) {
@@ -54,6 +64,7 @@ const KEYS = {
   l: () => inMessages(toggleTail),
   o: () => goTo("overview"),
   m: () => goTo("messages"),
+  e: () => document.body.classList.contains("has-no-mail") || goTo("mail"),
   "?": openHelp,
 };
 

@@ -23,7 +23,10 @@ const TILE_POINTS = 5;
 /** Figures that are older than this say so. */
 const LAG_MS = 5_000;
 
-const COLUMNS = ["stored", "relayed", "served", "pushed", "queries", "appendP50", "appendP99", "queryP50", "queryP99"];
+const COLUMNS = [
+  "stored", "relayed", "served", "pushed", "queries", "appendP50", "appendP99", "queryP50", "queryP99",
+  "delivered", "undelivered", "deliveryP50", "deliveryP99", "requests", "requestP50", "requestP99", "indexLag",
+];
 
 let state;
 let history = emptyHistory();
@@ -34,9 +37,17 @@ let failures = 0;
 let sessionsAt = 0;
 let operationsAt = 0;
 let heldAt;
+/** Other views of the same state. */
+const followers = [];
 
 function emptyHistory() {
   return Object.fromEntries([["at", []], ...COLUMNS.map((name) => [name, []])]);
+}
+
+/** Calls a function with the state and its history: now, if there is one, and each time that one comes. */
+export function follow(take) {
+  followers.push(take);
+  if (state) take(state, history);
 }
 
 /** Begins to ask, and goes on for as long as the page is open. */
@@ -137,6 +148,8 @@ function show() {
   showDoors();
   showPeers();
   showSessionCounts();
+  showMail();
+  for (const take of followers) take(state, history);
 }
 
 function showProblems() {
@@ -149,7 +162,7 @@ function showProblems() {
 }
 
 /** The mean of a column's last points. */
-function lately(name) {
+export function lately(name) {
   const values = history[name].slice(-TILE_POINTS);
   return values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
 }
@@ -236,6 +249,21 @@ function showDays(held) {
     el("td", {}, day(number)), el("td", { class: "number" }, count(days.messages[index])), el("td", { class: "number" }, bytes(days.diskBytes[index])),
   ));
   byId("days-rows").replaceChildren(...rows.reverse());
+}
+
+/** What a server with mail shows of it here; the rest is a view of its own. */
+function showMail() {
+  const { mail } = state;
+  document.body.classList.toggle("has-no-mail", !mail);
+  if (!mail) return;
+  const known = (value, show) => (value === undefined ? null : show(value));
+  setFacts(byId("mail-facts"), [
+    ["Accounts", known(mail.accounts, count)],
+    ["Emails", known(mail.emails, count)],
+    ["Size", known(mail.bytes, bytes)],
+    ["Delivered", known(mail.deliveries.new, (number) => `${count(number)} since the start`)],
+    ["Index lag", known(mail.indexLagSeconds, (lag) => millis(lag * 1000))],
+  ]);
 }
 
 function policyText({ policy, timeSeconds, messagesMax, bytesMax }) {
@@ -383,7 +411,7 @@ async function showOperations() {
     const { operations } = await get(`admin/v1/operations?${query({ limit: OPERATIONS_SHOWN })}`);
     section.hidden = false;
     byId("operations-scroll").hidden = operations.length === 0;
-    setText(note, operations.length === 0 ? "Domains, accounts, aliases and tokens were not changed yet." : "");
+    setText(note, operations.length === 0 ? "Domains, accounts, aliases, tokens and mail were not changed yet." : "");
     keepRows(byId("operations-rows"), operations, ({ at, who, what }) => `${at} ${who} ${what}`, operationRow);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;

@@ -12,23 +12,27 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
-use restante_directory::{Directory, DirectoryMetrics, Follower};
+use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
-use restante_jmap::{JmapDoor, JmapMetrics, JmapParts};
+use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
 use restante_mail::{Mail, MailMetrics};
 use restante_net::{NetMetrics, tls::Certificates};
-use restante_operate::{Door, Listener, Offer, RoleCheck};
+use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
 use restante_smtp::{DeliveryJournal, Journal, JournalMetrics, MailDelivery, SmtpDoor, SmtpMetrics};
-use tokio::task::JoinHandle;
+use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::{
-    MailSpec, blobs, commands, journal,
+    MailSpec, blobs, commands,
+    console::{self, Pages},
+    erasing::Eraser,
+    journal,
     logins::LoginGuard,
     records,
     search::{self, Indexer},
-    stores::{self, Stores, StoresMetrics},
+    stores::{self, Asked, Stores, StoresMetrics},
     tidying::{self, TidyMetrics, Tidying},
+    usage::{self, UsageMetrics},
 };
 use crate::{
     backups, certificates,
@@ -119,6 +123,8 @@ impl DoorSpec for MailSpec {
             metrics,
             stores_metrics: StoresMetrics::default(),
             tidy_metrics: TidyMetrics::default(),
+            usage_metrics: UsageMetrics::default(),
+            account_removed: Arc::default(),
         }))
     }
 
@@ -172,6 +178,7 @@ struct RoleMetrics {
     follow: restante_follow::Metrics,
     indexer: restante_indexer::Metrics,
     jmap: JmapMetrics,
+    connections: OpenConnections,
     smtp: SmtpMetrics,
     journal: JournalMetrics,
 }
@@ -223,6 +230,9 @@ struct OpenMail {
     metrics: RoleMetrics,
     stores_metrics: StoresMetrics,
     tidy_metrics: TidyMetrics,
+    usage_metrics: UsageMetrics,
+    /// Notified when an account was removed, whose mail is to be erased.
+    account_removed: Arc<Notify>,
 }
 
 #[async_trait]
@@ -237,8 +247,9 @@ impl OpenDoor for OpenMail {
         self.metrics.follow.register(registry);
         self.metrics.indexer.register(registry);
         self.metrics.journal.register(registry);
-        let engines = (config.records_url().engine(), config.blobs_url().engine());
-        self.stores_metrics.register(registry, engines);
+        self.metrics.connections.register(registry);
+        self.stores_metrics.register(registry, config);
+        self.usage_metrics.register(registry);
         self.tidy_metrics.register(registry);
     }
 
@@ -246,20 +257,29 @@ impl OpenDoor for OpenMail {
         let config = self.config();
         let records = self.stores.records.upkeep.clone();
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
-        routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config)));
+        let removed = self.account_removed.clone();
+        routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config), removed));
         let operator = commands::mail::Operator {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
             journal: self.journal.clone(),
         };
         routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
+        let connections = self.metrics.connections.clone();
+        routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
+        };
+        // A server that only has a directory for its operators has no mail to show.
+        let facts: Vec<ShowFacts> = match has_jmap(config) || has_smtp(config) {
+            true => vec![Arc::new(console::show)],
+            false => Vec::new(),
         };
         Report {
             roles: self.roles(),
             archive: None,
             routes,
+            facts,
             operators: guard(LoginGuard::of_operators),
             accounts: guard(LoginGuard::of_accounts),
         }
@@ -271,12 +291,16 @@ impl OpenDoor for OpenMail {
     }
 
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
-        let (stores, checks) = (self.stores.clone(), self.roles());
-        let (mail, directory) = (self.mail.clone(), self.directory.clone());
-        let tidying = Tidying::new(self.config(), &self.stores, mail, directory, self.tidy_metrics.clone());
+        let (stores, search) = (self.stores.clone(), self.search.clone());
+        let asked = Asked { stores, search, checks: self.roles(), config: self.config().clone() };
+        let (mail, directory, usage) =
+            (self.mail.clone(), self.directory.clone(), self.usage_metrics.clone());
+        let (removed, metrics) = (self.account_removed.clone(), self.tidy_metrics.clone());
+        let tidying = Tidying::new(self.config(), &self.stores, self.eraser(), removed, metrics);
         let following = self.follower.take().map(|follower| tokio::spawn(follower.run()));
         let tasks = [
-            tokio::spawn(stores::run(stores, checks, self.stores_metrics.clone(), stop.clone())),
+            tokio::spawn(stores::run(asked, self.stores_metrics.clone(), stop.clone())),
+            tokio::spawn(usage::run(mail, directory, usage, stop.clone())),
             tokio::spawn(tidying.run(stop.clone())),
         ];
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
@@ -341,6 +365,18 @@ impl OpenMail {
         roles
     }
 
+    fn eraser(&self) -> Eraser {
+        Eraser {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            records: self.stores.records.upkeep.clone(),
+            clock: self.shared.clock.clone(),
+            actor: Actor("the server".to_owned()),
+            journal: self.journal.clone(),
+            journal_erased: Arc::default(),
+        }
+    }
+
     fn jmap_parts(&self) -> JmapParts {
         let public = &self.config().public;
         let url = String::from(public.url.clone());
@@ -350,6 +386,7 @@ impl OpenMail {
             directory: self.directory.clone(),
             memory: self.shared.memory.clone(),
             metrics: self.metrics.jmap.clone(),
+            connections: self.metrics.connections.clone(),
             public_url: Some(url).filter(|url| !url.is_empty()),
             is_tls: public.tls,
         }

@@ -2,7 +2,9 @@
 
 pub(crate) mod blobs;
 pub(crate) mod commands;
+mod console;
 mod door;
+mod erasing;
 pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
@@ -10,6 +12,7 @@ mod search;
 mod settings;
 mod stores;
 pub(crate) mod tidying;
+mod usage;
 
 pub(crate) use settings::Mail as MailSection;
 

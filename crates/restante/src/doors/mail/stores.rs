@@ -41,6 +41,7 @@ pub(crate) struct Stores {
 pub(crate) struct StoresMetrics {
     records: RecordsMetrics,
     blobs: BlobsMetrics,
+    search: SearchMetrics,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,7 @@ struct RecordsMetrics {
     tombstones: Gauge,
     accounts: Gauge,
     disk_bytes: Gauge,
+    disk_free_bytes: Gauge,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,17 +60,25 @@ struct BlobsMetrics {
     blobs: Gauge,
     bytes: Gauge,
     disk_bytes: Gauge,
+    disk_free_bytes: Gauge,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SearchMetrics {
+    documents: Gauge,
+    disk_bytes: Gauge,
 }
 
 impl StoresMetrics {
-    /// Makes the metrics visible in `registry` as `restante_records_...{engine}` and `restante_blobs_...{engine}`.
-    pub(crate) fn register(
-        &self,
-        registry: &mut Registry,
-        (records_engine, blobs_engine): (&'static str, &'static str),
-    ) {
-        self.records.register(of_engine(registry, "restante_records", records_engine));
-        self.blobs.register(of_engine(registry, "restante_blobs", blobs_engine));
+    /// Makes the metrics visible in `registry` as `restante_records_...{engine}`, `restante_blobs_...{engine}` and
+    /// `restante_search_...`.
+    pub(crate) fn register(&self, registry: &mut Registry, config: &Config) {
+        let (records, blobs) = (config.records_url().engine(), config.blobs_url().engine());
+        let is_on_disk = folder_of_records(config).is_some();
+        self.records.register(of_engine(registry, "restante_records", records), is_on_disk);
+        let is_on_disk = folder_of_blobs(config).is_some();
+        self.blobs.register(of_engine(registry, "restante_blobs", blobs), is_on_disk);
+        self.search.register(registry.sub_registry_with_prefix("restante_search"));
     }
 }
 
@@ -79,6 +89,17 @@ impl StoresMetrics {
         self.records.up.set(i64::from(is_up(RECORDS)));
         self.blobs.up.set(i64::from(is_up(BLOBS)));
     }
+
+    /// Shows how much can still be written. While the system does not say it, the last values stand.
+    fn show_free(&self, config: &Config) {
+        let free = |folder: Option<PathBuf>| free_bytes(&folder?);
+        if let Some(free) = free(folder_of_records(config)) {
+            self.records.disk_free_bytes.set(gauge(free));
+        }
+        if let Some(free) = free(folder_of_blobs(config)) {
+            self.blobs.disk_free_bytes.set(gauge(free));
+        }
+    }
 }
 
 fn of_engine<'r>(registry: &'r mut Registry, prefix: &'static str, engine: &'static str) -> &'r mut Registry {
@@ -86,13 +107,16 @@ fn of_engine<'r>(registry: &'r mut Registry, prefix: &'static str, engine: &'sta
 }
 
 impl RecordsMetrics {
-    fn register(&self, registry: &mut Registry) {
+    fn register(&self, registry: &mut Registry, is_on_disk: bool) {
         registry.register("engine_up", "Whether records take commits", self.up.clone());
         registry.register("stored_records", "Records that exist", self.records.clone());
         let help = "Destroyed records that history still tells of";
         registry.register("tombstones", help, self.tombstones.clone());
         registry.register("accounts", "Accounts that ever had a commit", self.accounts.clone());
         registry.register("disk_bytes", "Bytes that records take on disk", self.disk_bytes.clone());
+        if is_on_disk {
+            register_free(registry, &self.disk_free_bytes);
+        }
     }
 
     fn show(&self, stats: &restante_records::Stats) {
@@ -105,11 +129,14 @@ impl RecordsMetrics {
 }
 
 impl BlobsMetrics {
-    fn register(&self, registry: &mut Registry) {
+    fn register(&self, registry: &mut Registry, is_on_disk: bool) {
         registry.register("engine_up", "Whether blobs are taken", self.up.clone());
         registry.register("stored_blobs", "Blobs that are there", self.blobs.clone());
         registry.register("stored_bytes", "Bytes of the blobs that are there", self.bytes.clone());
         registry.register("disk_bytes", "Bytes that blobs take on disk", self.disk_bytes.clone());
+        if is_on_disk {
+            register_free(registry, &self.disk_free_bytes);
+        }
     }
 
     fn show(&self, stats: &restante_blobs::Stats) {
@@ -117,6 +144,23 @@ impl BlobsMetrics {
         self.bytes.set(gauge(stats.bytes));
         self.disk_bytes.set(gauge(stats.disk_bytes));
     }
+}
+
+impl SearchMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("stored_documents", "Emails in the index", self.documents.clone());
+        registry.register("disk_bytes", "Bytes that the index takes on disk", self.disk_bytes.clone());
+    }
+
+    fn show(&self, stats: &restante_search::Stats) {
+        self.documents.set(gauge(stats.documents));
+        self.disk_bytes.set(gauge(stats.disk_bytes));
+    }
+}
+
+/// A store in memory has no disk that could be full.
+fn register_free(registry: &mut Registry, free: &Gauge) {
+    registry.register("disk_free_bytes", "Bytes that are free on the disk", free.clone());
 }
 
 fn gauge(number: u64) -> i64 {
@@ -137,10 +181,15 @@ fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
     }
 }
 
-/// Says that the disk of a folder is full, if it is. The system answers from memory.
-fn full_disk(folder: &Path) -> Option<String> {
+/// The bytes that are free on the disk of a folder. The system answers from memory.
+fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Says that the disk of a folder is full, if it is.
+fn full_disk(folder: &Path) -> Option<String> {
+    let free = free_bytes(folder)?;
     let problem =
         "the disk is full: what needs more room is refused, reading works: free some space on the disk";
     (free < FREE_BYTES_MIN).then(|| format!("{problem} ({free} bytes are free)"))
@@ -191,7 +240,7 @@ impl Stores {
     }
 
     /// While one of them does not answer, its last values stand.
-    async fn ask_what_they_hold(&self, metrics: &StoresMetrics) {
+    async fn ask_what_they_hold(&self, search: Option<&restante_search::Opened>, metrics: &StoresMetrics) {
         match self.records.upkeep.stats().await {
             Ok(stats) => metrics.records.show(&stats),
             Err(error) => debug!(%error, "the records do not tell what they hold"),
@@ -200,19 +249,36 @@ impl Stores {
             Ok(stats) => metrics.blobs.show(&stats),
             Err(error) => debug!(%error, "the blobs do not tell what they hold"),
         }
+        let Some(search) = search else { return };
+        match search.upkeep.stats().await {
+            Ok(stats) => metrics.search.show(&stats),
+            Err(error) => debug!(%error, "the search index does not report what it holds"),
+        }
     }
 }
 
+/// What the metrics are about.
+pub(crate) struct Asked {
+    pub(crate) stores: Stores,
+    pub(crate) search: Option<restante_search::Opened>,
+    pub(crate) checks: Vec<RoleCheck>,
+    pub(crate) config: Config,
+}
+
 /// Asks at once and then after each interval, until the server stops.
-pub(crate) async fn run(stores: Stores, checks: Vec<RoleCheck>, metrics: StoresMetrics, stop: Stop) {
+pub(crate) async fn run(asked: Asked, metrics: StoresMetrics, stop: Stop) {
+    let Asked { stores, search, checks, config } = asked;
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = std::pin::pin!(stop.requested());
     loop {
         tokio::select! {
-            _ = health.tick() => metrics.show_health(&checks),
-            _ = stats.tick() => stores.ask_what_they_hold(&metrics).await,
+            _ = health.tick() => {
+                metrics.show_health(&checks);
+                metrics.show_free(&config);
+            }
+            _ = stats.tick() => stores.ask_what_they_hold(search.as_ref(), &metrics).await,
             () = &mut stopped => return,
         }
     }
@@ -256,7 +322,7 @@ mod tests {
 
         let metrics = StoresMetrics::default();
         metrics.show_health(&stores.health(&in_memory_config()));
-        stores.ask_what_they_hold(&metrics).await;
+        stores.ask_what_they_hold(None, &metrics).await;
         let RecordsMetrics { up, records, tombstones, accounts, .. } = &metrics.records;
         assert_eq!([up, records, tombstones, accounts].map(Gauge::get), [1, 1, 1, 1]);
         let BlobsMetrics { up, blobs, bytes, .. } = &metrics.blobs;

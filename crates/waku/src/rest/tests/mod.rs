@@ -160,6 +160,7 @@ pub(super) async fn start_door_with(
         live: waku.live.clone(),
         addresses: vec![(restante_operate::Listener::Rest, "/ip4/127.0.0.1/tcp/8645/http".to_owned())],
         routes: Vec::new(),
+        facts: Vec::new(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
         set_log_level: Some(Arc::new(|level| match level {
             "debug" => Ok(()),

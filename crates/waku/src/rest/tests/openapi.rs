@@ -18,6 +18,8 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/backup"),
     ("post", "/admin/v1/directory"),
     ("post", "/admin/v1/mail"),
+    ("get", "/admin/v1/mail/account"),
+    ("get", "/admin/v1/mail/accounts"),
     ("get", "/admin/v1/mail/deliveries"),
     ("get", "/admin/v1/operations"),
     ("get", "/admin/v1/records"),

@@ -6,7 +6,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use restante_blobs::Swept;
-use restante_core::Timestamp;
+use restante_core::{Error, Timestamp};
 use restante_mail::MailError;
 use restante_records::Cleaned;
 
@@ -20,6 +20,8 @@ pub(crate) struct TidyMetrics {
     swept_bytes: Counter,
     purge: RunMetrics,
     purged_emails: Counter,
+    erase: RunMetrics,
+    erased_accounts: Counter,
 }
 
 /// Runs of one task, by result.
@@ -81,7 +83,15 @@ impl TidyMetrics {
         }
     }
 
-    /// Makes the metrics visible in `registry` as `restante_records_clean...`, `restante_blobs_sw...` and `restante_mail_purge...`.
+    pub(super) fn note_erase(&self, now: Timestamp, erased: &Result<u64, Error>) {
+        self.erase.note(now, erased.is_ok());
+        if let Ok(accounts) = erased {
+            self.erased_accounts.inc_by(*accounts);
+        }
+    }
+
+    /// Makes the metrics visible in `registry` as `restante_records_clean...`, `restante_blobs_sw...`, `restante_mail_purge...` and
+    /// `restante_mail_erase...`.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let records = registry.sub_registry_with_prefix("restante_records");
         self.clean.register(records, "clean", "forgetting what was destroyed");
@@ -93,6 +103,9 @@ impl TidyMetrics {
         let mail = registry.sub_registry_with_prefix("restante_mail");
         self.purge.register(mail, "purge", "purging destroyed emails from the vaults");
         mail.register("purged_emails", "Destroyed emails that were purged", self.purged_emails.clone());
+        self.erase.register(mail, "erase", "erasing the mail of removed accounts");
+        let help = "Removed accounts of which mail was erased";
+        mail.register("erased_accounts", help, self.erased_accounts.clone());
     }
 
     #[cfg(test)]
@@ -105,5 +118,11 @@ impl TidyMetrics {
     #[cfg(test)]
     pub(super) fn purges(&self) -> ([u64; 2], u64) {
         (self.purge.counts(), self.purged_emails.get())
+    }
+
+    /// Turns of erasing that were done and that failed, and the accounts of which something was erased.
+    #[cfg(test)]
+    pub(super) fn erasures(&self) -> ([u64; 2], u64) {
+        (self.erase.counts(), self.erased_accounts.get())
     }
 }

@@ -1,5 +1,5 @@
 //! Keeps records and blobs small while the server runs: what was destroyed long ago is forgotten, and blobs that no record
-//! refers to are removed. Destroyed emails leave the vault when their time is over.
+//! refers to are removed. Destroyed emails leave the vault when their time is over. The mail of removed accounts is erased.
 
 mod metrics;
 #[cfg(test)]
@@ -13,12 +13,20 @@ use restante_core::{BlobId, Clock, Identity, Timestamp};
 use restante_directory::{Actor, Answer, Directory, Operation, PAGE_MAX};
 use restante_mail::{Mail, MailError};
 use restante_records::{AccountId, Cleaned};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, MissedTickBehavior, interval, interval_at},
+};
 use tracing::{info, warn};
 
 pub(crate) use metrics::TidyMetrics;
 
-use crate::{clock, config::Config, doors::mail::stores::Stores, signals::Stop};
+use crate::{
+    clock,
+    config::Config,
+    doors::mail::{erasing::Eraser, stores::Stores},
+    signals::Stop,
+};
 
 /// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
 /// do, and one that is started every day has its turn all the same.
@@ -28,6 +36,9 @@ const FIRST_TURN: Duration = Duration::from_secs(600);
 const CLEAN_STEP: usize = 4_096;
 /// How often destroyed emails are purged from vaults, whose time is counted in days.
 const PURGE_INTERVAL: Duration = Duration::from_secs(86_400);
+/// How often the mail of removed accounts is erased, beside the times that an account is removed: deliveries that were under way
+/// then may have stored something.
+const ERASE_INTERVAL: Duration = Duration::from_secs(3_600);
 /// Destroyed emails that one commit purges.
 const PURGE_STEP: usize = 256;
 
@@ -37,6 +48,9 @@ pub(crate) struct Tidying {
     blobs: restante_blobs::Opened,
     mail: Mail,
     directory: Directory,
+    eraser: Eraser,
+    /// Notified when an account was removed.
+    account_removed: Arc<Notify>,
     removing: Removing,
     clock: Arc<dyn Clock>,
     keep_destroyed_seconds: u64,
@@ -51,15 +65,17 @@ impl Tidying {
     pub(crate) fn new(
         config: &Config,
         stores: &Stores,
-        mail: Mail,
-        directory: Directory,
+        eraser: Eraser,
+        account_removed: Arc<Notify>,
         metrics: TidyMetrics,
     ) -> Self {
         Self {
             records: stores.records.upkeep.clone(),
             blobs: stores.blobs.clone(),
-            mail,
-            directory,
+            mail: eraser.mail.clone(),
+            directory: eraser.directory.clone(),
+            eraser,
+            account_removed,
             removing: stores.removing.clone(),
             clock: clock::system(),
             keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
@@ -80,7 +96,37 @@ impl Tidying {
             }
         };
         let purging = repeat(PURGE_INTERVAL, stop.clone(), || self.purge_and_tell());
-        tokio::join!(cleaning, sweeping, purging);
+        let erasing = self.erase_until(stop.clone());
+        tokio::join!(cleaning, sweeping, purging, erasing);
+    }
+
+    /// Erases the mail of removed accounts until the server stops: at once what was left by the last run, then at its interval, and
+    /// whenever an account is removed.
+    async fn erase_until(&self, stop: Stop) {
+        let mut ticks = interval(ERASE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopped = pin!(stop.requested());
+        loop {
+            let turn = async {
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    () = self.account_removed.notified() => {}
+                }
+                self.erase_and_tell().await;
+            };
+            tokio::select! {
+                () = turn => {}
+                () = &mut stopped => return,
+            }
+        }
+    }
+
+    async fn erase_and_tell(&self) {
+        let erased = self.eraser.erase(&|_| {}).await;
+        self.metrics.note_erase(self.clock.now(), &erased);
+        if let Err(error) = erased {
+            warn!(%error, "the mail of removed accounts is not erased yet: it is tried again within an hour");
+        }
     }
 
     async fn clean_and_tell(&self) {

@@ -21,6 +21,7 @@ struct Fixture {
     mail: Mail,
     directory: Directory,
     metrics: TidyMetrics,
+    account_removed: Arc<Notify>,
 }
 
 impl Fixture {
@@ -49,7 +50,8 @@ impl Fixture {
         let (settings, metrics) = (DirectoryConfig::default(), DirectoryMetrics::default());
         let opened = Directory::open(&stores.records, settings, clock.clone(), metrics).await;
         let (directory, _) = opened.unwrap();
-        Self { clock, stores, mail, directory, metrics: TidyMetrics::default() }
+        let (metrics, account_removed) = (TidyMetrics::default(), Arc::default());
+        Self { clock, stores, mail, directory, metrics, account_removed }
     }
 
     fn tidying(&self) -> Tidying {
@@ -58,9 +60,52 @@ impl Fixture {
         config.records.clean_interval_seconds = 60.try_into().unwrap();
         config.blobs.sweep_grace_seconds = HOUR.try_into().unwrap();
         config.blobs.sweep_interval_seconds = 120.try_into().unwrap();
-        let (mail, directory) = (self.mail.clone(), self.directory.clone());
-        let tidying = Tidying::new(&config, &self.stores, mail, directory, self.metrics.clone());
+        let removed = self.account_removed.clone();
+        let tidying = Tidying::new(&config, &self.stores, self.eraser(), removed, self.metrics.clone());
         Tidying { clock: self.clock.clone(), ..tidying }
+    }
+
+    fn eraser(&self) -> Eraser {
+        Eraser {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            records: self.stores.records.upkeep.clone(),
+            clock: self.clock.clone(),
+            actor: Actor("the server".to_owned()),
+            journal: None,
+            journal_erased: Arc::default(),
+        }
+    }
+
+    /// Adds accounts of a new domain; returns their numbers.
+    async fn add_accounts(&self, names: &[&str]) -> Vec<AccountId> {
+        let domain = "example.org".parse().unwrap();
+        self.operate(Operation::AddDomain { domain, separator: None, catch_all: None }).await;
+        let mut accounts = Vec::new();
+        for name in names {
+            let address = format!("{name}@example.org").parse().unwrap();
+            let (password, role) = (None, Default::default());
+            let add = Operation::AddAccount { address, password, role, quota_bytes: None };
+            let Answer::Password { account: Some(account), .. } = self.operate(add).await else { panic!() };
+            accounts.push(AccountId(account));
+        }
+        accounts
+    }
+
+    async fn remove_account(&self, name: &str) {
+        let address = format!("{name}@example.org").parse().unwrap();
+        self.operate(Operation::RemoveAccount { address }).await;
+    }
+
+    async fn emails_and_vault(&self, account: AccountId) -> (u64, usize) {
+        let emails = self.mail.usage(account).await.unwrap().emails;
+        (emails, self.mail.vault(account, None, 10).await.unwrap().entries.len())
+    }
+
+    /// What operators did, the newest first.
+    async fn log(&self) -> Vec<(String, String)> {
+        let Answer::Log(log) = self.operate(Operation::Log { limit: 100 }).await else { panic!() };
+        log.into_iter().map(|line| (line.who, line.what)).collect()
     }
 
     fn pass(&self, seconds: i64) {
@@ -87,16 +132,22 @@ impl Fixture {
     /// Delivers so many emails and destroys them.
     async fn destroy_emails(&self, account: AccountId, count: usize) {
         for number in 0..count {
-            let raw = format!("Subject: {number} at {}\r\n\r\n", self.clock.now().seconds());
-            let message = restante_mail::message::read(raw.as_bytes());
-            let name = format!("{raw:x<32}").into_bytes();
-            let blob = BlobId(std::array::from_fn(|at| name[at]));
-            let message = StoredMessage::new(&message, blob);
-            let received = self.clock.now().seconds();
-            let delivery = Delivery { message, key: blob.0, to_junk: false, received, quota: None };
-            let Delivered::New(email) = self.mail.deliver(account, delivery).await.unwrap() else { panic!() };
+            let email = self.deliver(account, number).await;
             self.mail.destroy_email(account, email, None).await.unwrap();
         }
+    }
+
+    /// Delivers an email, another one at each second and for each number.
+    async fn deliver(&self, account: AccountId, number: usize) -> restante_records::RecordId {
+        let raw = format!("Subject: {number} at {}\r\n\r\n", self.clock.now().seconds());
+        let message = restante_mail::message::read(raw.as_bytes());
+        let name = format!("{raw:x<32}").into_bytes();
+        let blob = BlobId(std::array::from_fn(|at| name[at]));
+        let message = StoredMessage::new(&message, blob);
+        let received = self.clock.now().seconds();
+        let delivery = Delivery { message, key: blob.0, to_junk: false, received, quota: None };
+        let Delivered::New(email) = self.mail.deliver(account, delivery).await.unwrap() else { panic!() };
+        email
     }
 
     async fn tombstones(&self) -> u64 {
@@ -184,21 +235,7 @@ async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
 #[tokio::test]
 async fn vaults_of_all_accounts_forget_what_is_old() {
     let fixture = Fixture::new().await;
-    fixture
-        .operate(Operation::AddDomain {
-            domain: "example.org".parse().unwrap(),
-            separator: None,
-            catch_all: None,
-        })
-        .await;
-    let mut accounts = Vec::new();
-    for name in ["anna", "bert", "carl"] {
-        let address = format!("{name}@example.org").parse().unwrap();
-        let add =
-            Operation::AddAccount { address, password: None, role: Default::default(), quota_bytes: None };
-        let Answer::Password { account: Some(account), .. } = fixture.operate(add).await else { panic!() };
-        accounts.push(AccountId(account));
-    }
+    let accounts = fixture.add_accounts(&["anna", "bert", "carl"]).await;
     // More than one step takes for the first, one for the second, nothing for the third.
     for (account, count) in accounts.iter().zip([PURGE_STEP + 1, 1, 0]) {
         fixture.destroy_emails(*account, count).await;
@@ -218,6 +255,71 @@ async fn vaults_of_all_accounts_forget_what_is_old() {
     fixture.stores.records.upkeep.close().await.unwrap();
     fixture.tidying().purge_and_tell().await;
     assert_eq!(fixture.metrics.purges().0, [2, 1]);
+}
+
+#[tokio::test]
+async fn mail_is_erased_with_its_account_and_what_comes_late_too() {
+    let fixture = Fixture::new().await;
+    let [anna, bert] = fixture.add_accounts(&["anna", "bert"]).await[..] else { panic!() };
+    for account in [anna, bert] {
+        fixture.deliver(account, 7).await;
+        fixture.destroy_emails(account, 2).await;
+    }
+    fixture.remove_account("anna").await;
+    let erase = async || fixture.tidying().erase_and_tell().await;
+    erase().await;
+    assert_eq!(
+        (fixture.emails_and_vault(anna).await, fixture.emails_and_vault(bert).await),
+        ((0, 0), (1, 2))
+    );
+    assert_eq!(fixture.metrics.erasures(), ([1, 0], 1));
+    let (who, what) = fixture.log().await.remove(0);
+    assert_eq!(who, "the server");
+    let begin = format!("erased the mail of anna@example.org with number {}: ", anna.0);
+    assert!(what.starts_with(&begin), "{what}");
+
+    // A delivery whose recipient was accepted before the removal.
+    fixture.pass(60);
+    fixture.deliver(anna, 1).await;
+    erase().await;
+    assert_eq!(fixture.emails_and_vault(anna).await, (0, 0));
+    assert_eq!(fixture.metrics.erasures(), ([2, 0], 2));
+    assert_eq!(fixture.directory.removed_accounts(None, 10).await.unwrap().items.len(), 1);
+    fixture.pass(24 * HOUR as i64);
+    erase().await;
+    assert_eq!(fixture.directory.removed_accounts(None, 10).await.unwrap().items, []);
+    assert_eq!(fixture.metrics.erasures(), ([3, 0], 2));
+    assert_eq!(fixture.emails_and_vault(bert).await, (1, 2));
+
+    fixture.stores.records.upkeep.close().await.unwrap();
+    erase().await;
+    assert_eq!(fixture.metrics.erasures().0, [3, 1]);
+}
+
+/// As a crash leaves it: some records are erased, and commits in the account are refused until the rest is.
+#[tokio::test(start_paused = true)]
+async fn erasing_that_was_interrupted_goes_on_at_the_start() {
+    let fixture = Fixture::new().await;
+    let [anna] = fixture.add_accounts(&["anna"]).await[..] else { panic!() };
+    fixture.destroy_emails(anna, 10).await;
+    fixture.remove_account("anna").await;
+    assert!(fixture.stores.records.upkeep.erase(anna, 3).await.unwrap().has_more);
+    let commit = fixture.stores.records.records.commit(anna, Commit::of([create(Vec::new())])).await;
+    assert_eq!(commit.unwrap_err().kind(), ErrorKind::Conflict);
+
+    let (tell, stop) = watch::channel(false);
+    let running = tokio::spawn(fixture.tidying().run(Stop::of(stop)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.metrics.erasures(), ([1, 0], 1), "the first turn comes at once");
+    assert_eq!(fixture.emails_and_vault(anna).await, (0, 0));
+    fixture.deliver(anna, 1).await;
+    fixture.account_removed.notify_one();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.metrics.erasures(), ([2, 0], 2), "a removal does not wait for its turn");
+    tokio::time::sleep(ERASE_INTERVAL).await;
+    assert_eq!(fixture.metrics.erasures(), ([3, 0], 2));
+    tell.send(true).unwrap();
+    running.await.unwrap();
 }
 
 #[test]

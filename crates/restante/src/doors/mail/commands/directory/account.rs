@@ -5,16 +5,16 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use restante_directory::{Access, Answer, EmailAddress, NewPassword, Operation, Role, State};
 
 use super::{
     alias::{ListFlags, by_domain},
-    reach::{DirectoryFlags, PasswordFlags},
+    reach::{DirectoryFlags, PasswordFlags, Reached, eraser},
     show,
 };
-use crate::output::ReportFormat;
+use crate::{output::ReportFormat, progress::Progress};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum AccountCommand {
@@ -42,7 +42,7 @@ pub(crate) enum AccountCommand {
     /// Set what the user of an account may do
     #[command(after_help = "Example:\n  restante account role anna@example.org operator")]
     Role(RoleFlags),
-    /// Remove an account permanently
+    /// Remove an account permanently, with its mail
     #[command(after_help = REMOVE_HELP)]
     Remove(OneFlags),
     /// Let one account read or write the mail of another
@@ -76,10 +76,12 @@ const REMOVE_HELP: &str = "\
 Example:
   restante account remove anna@example.org
 
-Its address is free again; an account that is added with it later has another number. Nobody can
-reach its mail any more; it takes disk space until restante records erase removes it by the number
-of the account, which restante log shows. To keep the mail and refuse the user: restante account
-disable.";
+Log-ins and mail for its address are refused at once, and connections of its user end within two
+seconds. Its mail is erased: mailboxes, emails, destroyed emails that could be restored, search
+entries, and what the delivery journal has of it. Only a backup brings it back. A running server
+does that in the background, restante log shows when it is done; what was interrupted goes on at
+the next start. The address is free again; an account that is added with it later has another
+number. To keep the mail and refuse the user: restante account disable.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
@@ -239,7 +241,10 @@ pub(crate) async fn run(command: AccountCommand) -> anyhow::Result<ExitCode> {
             flags.operate(Operation::SetRole { address, role: role.into() }).await?;
         }
         AccountCommand::Remove(OneFlags { address, flags }) => {
-            flags.operate(Operation::RemoveAccount { address }).await?;
+            let reached = flags.reach().await?;
+            let removed = remove(&reached, address).await;
+            reached.close().await?;
+            removed?;
         }
         AccountCommand::Grant(GrantFlags { owner, user, access, flags }) => {
             let access = match access {
@@ -271,6 +276,19 @@ async fn set_password(flags: PasswordCommandFlags) -> anyhow::Result<()> {
     let password: NewPassword = password.read(&address)?;
     let answer = flags.operate(Operation::SetPassword { address, application, password }).await?;
     print_password(answer, flags.format)
+}
+
+/// Removes an account. A running server erases its mail in the background; without one that is done here.
+async fn remove(reached: &Reached, address: EmailAddress) -> anyhow::Result<()> {
+    reached.operate(Operation::RemoveAccount { address }).await?;
+    let Reached::Here { opened, config } = reached else { return Ok(()) };
+    let eraser = eraser(opened, config).await?;
+    let progress = Progress::counting("records", "erasing", None);
+    let erased = eraser.erase(&|records| progress.set(records)).await;
+    erased.context(
+        "the account is removed, and its mail is not erased yet: the next start of the server goes on",
+    )?;
+    Ok(())
 }
 
 /// Prints a password that was generated, alone on its line.

@@ -1,6 +1,6 @@
 //! How a command reaches the directory: in records that nobody has open, or by the server that has them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
@@ -17,7 +17,7 @@ use crate::{
     clock,
     commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
-    doors::mail::records,
+    doors::mail::{commands::mail::Operator, erasing::Eraser, records},
     exit::{self, UsageError},
     output::ReportFormat,
     secrets,
@@ -205,9 +205,22 @@ pub(super) async fn operate_on(
 ) -> anyhow::Result<Answer> {
     let metrics = DirectoryMetrics::default();
     let (directory, _) = Directory::open(opened, config.directory.clone(), clock::system(), metrics).await?;
-    let actor = Actor(format!("{} on the command line", user()));
+    let actor = command_line();
     // What the directory refuses has the same exit code as when a running server is asked.
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
+}
+
+/// Erases the mail of removed accounts in records that this process has open.
+pub(super) async fn eraser(opened: &restante_records::Opened, config: &Config) -> anyhow::Result<Eraser> {
+    let Operator { mail, directory, journal } = Operator::open(opened, config).await?;
+    let (records, clock) = (opened.upkeep.clone(), clock::system());
+    let (actor, journal_erased) = (command_line(), Arc::default());
+    Ok(Eraser { mail, directory, records, clock, actor, journal, journal_erased })
+}
+
+/// Whose operations a command does itself.
+pub(crate) fn command_line() -> Actor {
+    Actor(format!("{} on the command line", user()))
 }
 
 /// The user who runs the command, for the log of operations.

@@ -17,6 +17,7 @@ use restante_directory::{Actor, Answer, Directory, Error, Login, Operation, Oper
 use restante_http::{Audience, Refusal, Route};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use super::reach::{PATH, Request};
@@ -27,12 +28,13 @@ const BY_BYTES_MAX: usize = 64;
 const OPERATIONS: usize = 50;
 const OPERATIONS_MAX: usize = 1_000;
 
-/// The routes of a server that keeps its directory below a data folder.
-pub(crate) fn routes(directory: &Directory, data: PathBuf) -> [Route; 2] {
+/// The routes of a server that keeps its directory below a data folder. `removed` is notified when an account was removed.
+pub(crate) fn routes(directory: &Directory, data: PathBuf, removed: Arc<Notify>) -> [Route; 2] {
     let (changed, shown) = (directory.clone(), directory.clone());
     let change = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
         let login = login.map(|Extension(login)| login);
-        answer(changed.clone(), data.clone(), login, body)
+        let request = parse_request(&body, &data, login.as_deref());
+        answer(changed.clone(), removed.clone(), request)
     };
     let show = move |query| operations(shown.clone(), query);
     let routes = [
@@ -70,14 +72,25 @@ fn limit_in(query: &str) -> Result<usize, Refusal> {
     Ok(limit)
 }
 
-async fn answer(directory: Directory, data: PathBuf, login: Option<Arc<Login>>, body: Bytes) -> Response {
-    let (who, operation) = match parse_request(&body, &data, login.as_deref()) {
+async fn answer(
+    directory: Directory,
+    removed: Arc<Notify>,
+    request: Result<(String, Operation), (StatusCode, String)>,
+) -> Response {
+    let (who, operation) = match request {
         Ok(request) => request,
         Err(refused) => return refused.into_response(),
     };
+    let is_removal = matches!(operation, Operation::RemoveAccount { .. });
     // A task of its own: a change of several commits is not left halfway when the client goes away.
     let actor = Actor(format!("{who} over HTTP"));
-    let done = tokio::spawn(async move { directory.operate(&actor, operation).await });
+    let done = tokio::spawn(async move {
+        let done = directory.operate(&actor, operation).await;
+        if is_removal {
+            removed.notify_one(); // also after an error: the first of its commits may have been made
+        }
+        done
+    });
     match done.await {
         Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(error)) => refusal(&error),

@@ -10,14 +10,14 @@ use restante_mail::{
 use restante_records::{AccountId, Cursor, RecordId};
 use restante_smtp::{About, DeliveryJournal};
 use serde::{Deserialize, Serialize};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::deliveries::{Traced, look_up};
 use crate::{
     clock,
     config::Config,
     doors::mail::{
-        commands::directory::reach::{Reached, RunningServer},
+        commands::directory::reach::{Reached, RunningServer, command_line},
         journal,
     },
 };
@@ -116,7 +116,7 @@ pub(crate) struct Operator {
 
 impl Operator {
     /// One for records that this process has open.
-    pub(super) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
+    pub(crate) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
         let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
         let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
         // No operation reads a message, so the blobs stay closed.
@@ -126,20 +126,20 @@ impl Operator {
         Ok(Self { mail, directory, journal: journal::open_existing(config)? })
     }
 
-    /// Does one operation.
-    pub(super) async fn operate(&self, operation: MailOperation) -> Result<MailAnswer, Error> {
+    /// Does one operation. What changes mail is noted in the log of operations.
+    pub(super) async fn operate(&self, actor: &Actor, operation: MailOperation) -> Result<MailAnswer, Error> {
         match operation {
-            MailOperation::Check { account, rebuild } => self.check(AccountId(account), rebuild).await,
+            MailOperation::Check { account, rebuild } => self.check(actor, AccountId(account), rebuild).await,
             MailOperation::Trace { about, since_ms, limit } => {
                 let traced = look_up(self.journal.as_ref(), About::Text(about), since_ms, limit).await;
                 traced.map(MailAnswer::Traced)
             }
             MailOperation::Vault { address, after, limit } => self.vault(&address, after, limit).await,
-            MailOperation::Restore { address, ids } => self.restore(&address, ids).await,
+            MailOperation::Restore { address, ids } => self.restore(actor, &address, ids).await,
         }
     }
 
-    async fn check(&self, account: AccountId, rebuild: bool) -> Result<MailAnswer, Error> {
+    async fn check(&self, actor: &Actor, account: AccountId, rebuild: bool) -> Result<MailAnswer, Error> {
         let findings = match rebuild {
             true => self.mail.rebuild(account).await,
             false => self.mail.check(account).await,
@@ -148,6 +148,10 @@ impl Operator {
         let corrected = findings.iter().filter(|finding| finding.is_derived).count();
         if rebuild && corrected > 0 {
             info!(account = account.0, corrected, "wrong counters of mail were corrected");
+            if let Some(address) = self.directory.address_of(account).await? {
+                let what = format!("corrected {corrected} counters of the mail of {address}");
+                self.note(actor, &address, what).await;
+            }
         }
         Ok(MailAnswer::Checked(findings.into_iter().map(WrongFigure::from).collect()))
     }
@@ -166,7 +170,12 @@ impl Operator {
         Ok(MailAnswer::Vault { items: entries.into_iter().map(Destroyed::from).collect(), next })
     }
 
-    async fn restore(&self, address: &EmailAddress, ids: Vec<u64>) -> Result<MailAnswer, Error> {
+    async fn restore(
+        &self,
+        actor: &Actor,
+        address: &EmailAddress,
+        ids: Vec<u64>,
+    ) -> Result<MailAnswer, Error> {
         if ids.len() > RESTORED_MAX {
             return Err(Error::invalid(format!(
                 "'ids' has more than {RESTORED_MAX} ids: restore them in parts"
@@ -184,8 +193,19 @@ impl Operator {
             outcomes.push(RestoreOutcome { id, email, problem });
         }
         let restored = outcomes.iter().filter(|outcome| outcome.email.is_some()).count();
-        info!(account = account.0, restored, "an operator restored destroyed emails");
+        if restored > 0 {
+            info!(account = account.0, restored, "an operator restored destroyed emails");
+            let what = format!("restored {restored} destroyed emails of {address}");
+            self.note(actor, address, what).await;
+        }
         Ok(MailAnswer::Restored(outcomes))
+    }
+
+    /// Notes an operation that was done, whether or not it can be noted.
+    async fn note(&self, actor: &Actor, address: &EmailAddress, what: String) {
+        if let Err(error) = self.directory.note(actor, address, what).await {
+            warn!(%error, "an operation on mail is not in the log of operations");
+        }
     }
 
     /// The number of an account, and the most bytes of its mail.
@@ -218,7 +238,7 @@ impl<'r> ReachedMail<'r> {
         match self {
             // What is refused has the same exit code as when a running server is asked.
             Self::Here(operator) => {
-                operator.operate(operation).await.map_err(|error| anyhow::anyhow!("{error}"))
+                operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
             }
             Self::Server(server) => server.ask(PATH, operation).await,
         }

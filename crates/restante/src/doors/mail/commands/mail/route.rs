@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use restante_directory::Login;
+use restante_directory::{Actor, Login};
 use restante_http::{Audience, Route};
 use tokio::sync::Semaphore;
 
@@ -26,7 +26,7 @@ pub(crate) fn routes(operator: Operator, data: PathBuf) -> [Route; 2] {
         let (operator, permits) = (operator.clone(), permits.clone());
         let login = login.map(|Extension(login)| login);
         let request = parse_request(&body, &data, login.as_deref());
-        answer(operator, permits, request.map(|(_, operation)| operation))
+        answer(operator, permits, request)
     };
     let operate = Route::post(PATH, "check mail, find deliveries, list and restore destroyed emails", answer);
     [operate.with_audience(Audience::Operators), shown]
@@ -35,19 +35,20 @@ pub(crate) fn routes(operator: Operator, data: PathBuf) -> [Route; 2] {
 async fn answer(
     operator: Operator,
     permits: Arc<Semaphore>,
-    operation: Result<MailOperation, (StatusCode, String)>,
+    request: Result<(String, MailOperation), (StatusCode, String)>,
 ) -> Response {
-    let operation = match operation {
-        Ok(operation) => operation,
+    let (who, operation) = match request {
+        Ok(request) => request,
         Err(refused) => return refused.into_response(),
     };
+    let actor = Actor(format!("{who} over HTTP"));
     // A task of its own: what has begun ends when the client goes away.
     let done = tokio::spawn(async move {
         let _permit = match operation {
             MailOperation::Check { .. } => permits.acquire().await.ok(),
             MailOperation::Trace { .. } | MailOperation::Vault { .. } | MailOperation::Restore { .. } => None,
         };
-        operator.operate(operation).await
+        operator.operate(&actor, operation).await
     });
     match done.await {
         Ok(Ok(answer)) => Json(answer).into_response(),

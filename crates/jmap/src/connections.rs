@@ -1,0 +1,126 @@
+//! Which users have streams and sockets open.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use restante_records::AccountId;
+
+/// What a user has open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// Event streams (RFC 8620 §7.3).
+    pub event_streams: u64,
+    /// WebSockets (RFC 8887).
+    pub web_sockets: u64,
+}
+
+/// What kind of connection is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ConnectionKind {
+    EventStream,
+    WebSocket,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+impl ConnectionKind {
+    const ALL: [Self; 2] = [Self::EventStream, Self::WebSocket];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::EventStream => "event_stream",
+            Self::WebSocket => "web_socket",
+        }
+    }
+}
+
+/// The open streams and sockets by user. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct OpenConnections {
+    /// Users without any are not in it.
+    users: Arc<Mutex<HashMap<AccountId, Connections>>>,
+    open: Family<KindLabel, Gauge>,
+}
+
+impl OpenConnections {
+    /// Makes their number visible in `registry` as `restante_jmap_connections{kind}`.
+    pub fn register(&self, registry: &mut Registry) {
+        for kind in ConnectionKind::ALL {
+            drop(self.gauge(kind)); // shown before the first is opened
+        }
+        let registry = registry.sub_registry_with_prefix("restante_jmap");
+        registry.register("connections", "Open event streams and WebSockets", self.open.clone());
+    }
+
+    /// What a user has open on this server.
+    pub fn of(&self, user: AccountId) -> Connections {
+        self.users.lock().get(&user).copied().unwrap_or_default()
+    }
+
+    /// Notes a connection until the guard is dropped.
+    pub(crate) fn open(&self, kind: ConnectionKind, user: AccountId) -> OpenConnection {
+        *self.users.lock().entry(user).or_default().of(kind) += 1;
+        self.gauge(kind).inc();
+        OpenConnection { all: self.clone(), kind, user }
+    }
+
+    fn gauge(&self, kind: ConnectionKind) -> Gauge {
+        self.open.get_or_create_owned(&KindLabel { kind: kind.as_str() })
+    }
+}
+
+impl Connections {
+    fn of(&mut self, kind: ConnectionKind) -> &mut u64 {
+        match kind {
+            ConnectionKind::EventStream => &mut self.event_streams,
+            ConnectionKind::WebSocket => &mut self.web_sockets,
+        }
+    }
+}
+
+/// An open connection, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    all: OpenConnections,
+    kind: ConnectionKind,
+    user: AccountId,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.all.gauge(self.kind).dec();
+        let mut users = self.all.users.lock();
+        let Some(connections) = users.get_mut(&self.user) else { return };
+        *connections.of(self.kind) -= 1;
+        if *connections == Connections::default() {
+            users.remove(&self.user);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_what_they_have_open() {
+        let all = OpenConnections::default();
+        let (one, other) = (AccountId(1), AccountId(2));
+        let streams = [0, 1].map(|_| all.open(ConnectionKind::EventStream, one));
+        let socket = all.open(ConnectionKind::WebSocket, one);
+        assert_eq!(all.of(one), Connections { event_streams: 2, web_sockets: 1 });
+        assert_eq!(all.of(other), Connections::default());
+        assert_eq!(all.gauge(ConnectionKind::EventStream).get(), 2);
+        drop((streams, socket));
+        assert_eq!((all.of(one), all.gauge(ConnectionKind::WebSocket).get()), (Connections::default(), 0));
+        assert!(all.users.lock().is_empty(), "users without connections take no memory");
+    }
+}
