@@ -20,14 +20,14 @@ use crate::{
 const USER: &str = "alice@example.org";
 const PASSWORD: &str = "correct horse";
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A server with an account.
-struct Mail {
-    server: Server,
-    jmap: SocketAddr,
+pub(crate) struct Mail {
+    pub(crate) server: Server,
+    pub(crate) jmap: SocketAddr,
     lmtp: SocketAddr,
 }
 
@@ -36,7 +36,7 @@ fn start(folder: &Path) -> Mail {
 }
 
 /// A server that also serves operators at an address.
-fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
+pub(crate) fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
     let (jmap, lmtp) = (free_address(), free_address());
     let mut command = restante(folder);
     command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);

@@ -241,6 +241,12 @@ impl OpenDoor for OpenMail {
         let operator =
             commands::mail::Operator { mail: self.mail.clone(), directory: self.directory.clone() };
         routes.push(commands::mail::route(operator, backups::data_folder(config)));
+        let mover = commands::mail::Mover {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            message_bytes_max: commands::mail::message_bytes_max(config),
+        };
+        routes.push(commands::mail::moving_route(mover, backups::data_folder(config)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };

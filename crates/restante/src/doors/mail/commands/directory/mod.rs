@@ -11,4 +11,4 @@ pub(super) mod show;
 pub(crate) mod token;
 
 pub(crate) use route::routes;
-pub(super) use route::{parse_request, refusal};
+pub(super) use route::{check_request, parse_request, refusal};
