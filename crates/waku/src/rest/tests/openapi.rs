@@ -18,6 +18,7 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/backup"),
     ("post", "/admin/v1/directory"),
     ("post", "/admin/v1/mail"),
+    ("post", "/admin/v1/mail/moving"),
     ("get", "/admin/v1/operations"),
     ("get", "/admin/v1/records"),
 ];
