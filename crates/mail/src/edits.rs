@@ -52,6 +52,34 @@ pub enum Delivered {
     Repeated,
 }
 
+/// A message that is moved in from elsewhere.
+#[derive(Clone, Debug)]
+pub struct ImportedMessage {
+    /// The message.
+    pub message: StoredMessage,
+    /// What names the message at its source: a message with the key of an earlier one is that email.
+    pub key: [u8; 32],
+    /// The mailboxes that it is placed into, one at least, each with a number for the folder of the source that it stands for.
+    pub places: Vec<(RecordId, u64)>,
+    /// Its keywords, in any case.
+    pub keywords: Vec<String>,
+    /// When it was received, in seconds since 1970.
+    pub received: i64,
+    /// The most bytes that the account may have; `None` for no limit.
+    pub quota: Option<u64>,
+}
+
+/// How an import of a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Imported {
+    /// It is this email now.
+    New(RecordId),
+    /// It was this email already, which was placed into more mailboxes and got the keywords.
+    Placed(RecordId),
+    /// It was imported from these folders before; nothing was changed.
+    Repeated,
+}
+
 /// An email that a user makes: by Email/set, Email/import, Email/copy or IMAP's APPEND.
 #[derive(Clone, Debug)]
 pub struct NewEmail {

@@ -34,8 +34,10 @@ pub struct EmailState {
     pub deleted: Vec<u64>,
     /// What its thread is found by.
     pub(crate) thread_keys: Vec<Value>,
-    /// What it was delivered as.
+    /// What it was delivered or imported as.
     pub(crate) delivery: Option<Value>,
+    /// The folders of the source that it was imported from, ascending.
+    pub(crate) origins: Vec<u64>,
 }
 
 impl EmailState {
@@ -57,6 +59,7 @@ impl EmailState {
                 (email::SIZE, Value::Number(bytes)) => state.size = *bytes,
                 (email::THREAD_KEY, key) => state.thread_keys.push(key.clone()),
                 (email::DELIVERY, key) => state.delivery = Some(key.clone()),
+                (email::ORIGIN, Value::Number(origin)) => state.origins.push(*origin),
                 _ => {}
             }
         }
@@ -83,6 +86,7 @@ impl EmailState {
         pairs.extend(self.places.iter().map(|place| (email::PLACE, Value::Number(*place))));
         pairs.extend(self.deleted.iter().map(|place| (email::DELETED, Value::Number(*place))));
         pairs.extend(self.delivery.iter().map(|key| (email::DELIVERY, key.clone())));
+        pairs.extend(self.origins.iter().map(|origin| (email::ORIGIN, Value::Number(*origin))));
         pairs.push((email::SIZE, Value::Number(self.size)));
         pairs.into_iter().collect()
     }

@@ -21,8 +21,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
-    Delivered, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome, SetMailbox,
-    Transition,
+    Delivered, Imported, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome,
+    SetMailbox, Transition,
     mailboxes::NEXT,
     plan::{self, Done, Edit, Planner},
     read::Reader,
@@ -464,6 +464,8 @@ fn finished(done: Done, is_shared: bool, committed: &Committed) -> Done {
     };
     match done {
         Done::Delivered(Delivered::New(id)) => Done::Delivered(Delivered::New(id_of(id))),
+        Done::Imported(Imported::New(id)) => Done::Imported(Imported::New(id_of(id))),
+        Done::Imported(Imported::Placed(id)) => Done::Imported(Imported::Placed(id_of(id))),
         Done::Email { id, thread, states } => {
             Done::Email { id: id_of(id), thread: id_of(thread), states: states_of(states) }
         }

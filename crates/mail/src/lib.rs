@@ -31,8 +31,8 @@ mod view;
 pub use config::MailConfig;
 pub use document::{SEARCHED_BODY_BYTES_MAX, document};
 pub use edits::{
-    CreatedEmail, Delivered, Delivery, EmailUpdate, MailboxSet, MailboxSetOutcome, MailboxUpdate, NewEmail,
-    NewMailbox, Parent, Patch, SetMailbox, StoredMessage, Transition,
+    CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, MailboxSet, MailboxSetOutcome,
+    MailboxUpdate, NewEmail, NewMailbox, Parent, Patch, SetMailbox, StoredMessage, Transition,
 };
 pub use email_state::EmailState;
 pub use error::MailError;

@@ -13,9 +13,9 @@ use restante_core::{Clock, Error};
 use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revision, Upkeep};
 
 use crate::{
-    CreatedEmail, Delivered, Delivery, EmailUpdate, Keywords, MailConfig, MailError, MailMetrics, Mailbox,
-    MailboxSet, MailboxSetOutcome, NewEmail, NewMailbox, Parent, Patch, Purged, Transition, VaultEntry,
-    VaultPage, VaultUsage,
+    CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
+    MailError, MailMetrics, Mailbox, MailboxSet, MailboxSetOutcome, NewEmail, NewMailbox, Parent, Patch,
+    Purged, Transition, VaultEntry, VaultPage, VaultUsage,
     keywords::{SEEN, parse_keyword},
     lane::{ListedMailboxes, Writer},
     metrics::DeliveryResult,
@@ -147,6 +147,41 @@ impl Mail {
         };
         self.inner.writer.metrics.deliveries_of(result).inc();
         delivered
+    }
+
+    /// Imports a message from elsewhere: once for each folder of its source, however often it is repeated, also when the email was
+    /// moved, or destroyed and is still in the vault. Found in a further folder, it is placed into further mailboxes; an email that
+    /// several folders have is one email in several mailboxes, with the keywords of all.
+    ///
+    /// # Errors
+    /// Those of [`Mail::create_email`] but `StateMismatch`; after `Store`, repeating is safe.
+    pub async fn import(
+        &self,
+        account: AccountId,
+        mut message: ImportedMessage,
+    ) -> Result<Imported, MailError> {
+        message.keywords = parse_keywords(&message.keywords)?.into_iter().collect();
+        if message.keywords.len() > self.config().keywords_per_email_max.get() {
+            return Err(MailError::TooManyKeywords);
+        }
+        match self.edit(account, Edit::Import(message)).await? {
+            Done::Imported(imported) => Ok(imported),
+            _ => Err(other_answer()),
+        }
+    }
+
+    /// Whether [`Mail::import`] has imported the message with this key from all these folders: its bytes are not needed then.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn is_imported(
+        &self,
+        account: AccountId,
+        key: &[u8; 32],
+        origins: &[u64],
+    ) -> Result<bool, MailError> {
+        let known = self.reader(account).stored_origins(key).await?;
+        Ok(origins.iter().all(|origin| known.contains(origin)))
     }
 
     /// Makes an email.

@@ -159,6 +159,7 @@ fn vault_properties(id: RecordId, state: &EmailState, now: u64) -> Properties {
     pairs.extend(state.keywords.iter().map(|keyword| (vault::KEYWORD, Value::Number(*keyword))));
     pairs.extend(state.is_unseen.then_some((vault::UNSEEN, Value::Number(1))));
     pairs.extend(state.delivery.iter().map(|key| (vault::DELIVERY, key.clone())));
+    pairs.extend(state.origins.iter().map(|origin| (vault::ORIGIN, Value::Number(*origin))));
     pairs.into_iter().collect()
 }
 

@@ -7,12 +7,13 @@ use restante_core::Error;
 use restante_records::{Record, RecordId, Revision, Value};
 
 use crate::{
-    Delivered, Delivery, EmailState, EmailUpdate, Finding, Keywords, MailConfig, MailError, MailboxSet,
-    MailboxSetOutcome, NewEmail, Patch, Purged, Role, SEEN, SetMailbox, Transition, check,
+    Delivered, Delivery, EmailState, EmailUpdate, Finding, Imported, ImportedMessage, Keywords, MailConfig,
+    MailError, MailboxSet, MailboxSetOutcome, NewEmail, Patch, Purged, Role, SEEN, SetMailbox, Transition,
+    check,
     email_state::JUNK,
     mailboxes::{FIRST_NEW_ID, Mailbox, NEXT, number_of},
     place::{self, Target, Unplaced},
-    read::{Reader, vault_size},
+    read::{ImportedBefore, Reader, vault_size},
     schema::{email, mailbox, vault},
     tree::{self, PlannedSet},
     view::{COMMIT_BODY_BYTES_MAX, COMMIT_OBJECTS_MAX, View},
@@ -37,6 +38,7 @@ pub(crate) enum Edit {
     /// What every edit needs first.
     Prepare,
     Deliver(Delivery),
+    Import(ImportedMessage),
     Create(NewEmail),
     Update(RecordId, EmailUpdate),
     Destroy(RecordId, Option<Revision>),
@@ -60,6 +62,7 @@ impl Edit {
     pub(crate) fn keywords(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
             Self::Create(new) => Box::new(new.keywords.iter().map(String::as_str)),
+            Self::Import(import) => Box::new(import.keywords.iter().map(String::as_str)),
             Self::Update(_, update) => match &update.keywords {
                 Patch::Whole(keywords) | Patch::Parts { add: keywords, .. } => {
                     Box::new(keywords.iter().map(String::as_str))
@@ -76,6 +79,7 @@ impl Edit {
 pub(crate) enum Done {
     Prepared,
     Delivered(Delivered),
+    Imported(Imported),
     Email {
         id: RecordId,
         thread: RecordId,
@@ -115,6 +119,7 @@ impl Planner<'_> {
         match edit {
             Edit::Prepare => Ok(Done::Prepared),
             Edit::Deliver(delivery) => self.deliver(view, delivery).await,
+            Edit::Import(import) => self.import(view, import).await,
             Edit::Create(new) => self.create(view, new).await,
             Edit::Update(id, update) => self.update(view, *id, update).await,
             Edit::Destroy(id, if_in_state) => self.destroy(view, *id, *if_in_state).await,
@@ -156,6 +161,49 @@ impl Planner<'_> {
         };
         let (id, _) = self.add(view, new, delivery.quota).await?;
         Ok(Done::Delivered(Delivered::New(id)))
+    }
+
+    async fn import(&self, view: &mut View, import: &ImportedMessage) -> Result<Done, MailError> {
+        let key = Value::Text(Bytes::copy_from_slice(&import.key));
+        let ImportedBefore { email, origins } = self.reader.imported_before(view, &key).await?;
+        let places: Vec<(RecordId, u64)> =
+            import.places.iter().filter(|(_, origin)| !origins.contains(origin)).copied().collect();
+        if places.is_empty() && !import.places.is_empty() {
+            return Ok(Done::Imported(Imported::Repeated));
+        }
+        let (is_seen, keywords) = self.numbers(import.keywords.iter().map(String::as_str))?;
+        let mailboxes = places.iter().map(|(mailbox, _)| *mailbox);
+        let new_origins = places.iter().map(|(_, origin)| *origin);
+        if let Some((id, mut before)) = email {
+            let mut target = Target::of(&before);
+            target.mailboxes.extend(mailboxes);
+            let all: BTreeSet<u64> = target.keywords.iter().copied().chain(keywords).collect();
+            target.keywords = all.into_iter().collect();
+            target.is_unseen &= !is_seen;
+            self.reader.thread(view, before.thread).await?;
+            before.origins.extend(new_origins);
+            before.origins.sort_unstable();
+            before.origins.dedup();
+            place::update_email(view, self.config, id, &before, target)?;
+            return Ok(Done::Imported(Imported::Placed(id)));
+        }
+        let origins: BTreeSet<u64> = new_origins.collect();
+        let new = Unplaced {
+            body: place::body_of(&import.message),
+            mailboxes: mailboxes.collect(),
+            state: EmailState {
+                received: place::seconds(import.received),
+                keywords,
+                is_unseen: !is_seen,
+                size: import.message.size,
+                thread_keys: place::thread_keys_of(&import.message),
+                delivery: Some(key),
+                origins: origins.into_iter().collect(),
+                ..EmailState::default()
+            },
+        };
+        let (id, _) = self.add(view, new, import.quota).await?;
+        Ok(Done::Imported(Imported::New(id)))
     }
 
     async fn create(&self, view: &mut View, new: &NewEmail) -> Result<Done, MailError> {
@@ -480,6 +528,7 @@ fn unplaced_entry(record: Record) -> Unplaced {
             size: number_of(properties, vault::SIZE).unwrap_or(0),
             thread_keys: properties.values(vault::THREAD_KEY).cloned().collect(),
             delivery: properties.values(vault::DELIVERY).next().cloned(),
+            origins: numbers(vault::ORIGIN).collect(),
             ..EmailState::default()
         },
         body: record.body,

@@ -5,8 +5,11 @@ use std::{
     ops::Bound,
 };
 
+use bytes::Bytes;
 use restante_core::Error;
-use restante_records::{AccountId, Cursor, Get, Kind, Query, Record, RecordId, Records, Revision, Value};
+use restante_records::{
+    AccountId, Cursor, Get, Index, Kind, Query, Record, RecordId, Records, Revision, Value,
+};
 
 use crate::{
     EmailState, Keywords, Mailbox,
@@ -38,6 +41,15 @@ pub(crate) struct Reader<'r> {
 enum Age {
     Oldest,
     Newest,
+}
+
+/// What earlier imports made of a message.
+#[derive(Default)]
+pub(crate) struct ImportedBefore {
+    /// The email that it is.
+    pub(crate) email: Option<(RecordId, EmailState)>,
+    /// The folders of the source that it was imported from, also when it was destroyed meanwhile.
+    pub(crate) origins: BTreeSet<u64>,
 }
 
 impl Reader<'_> {
@@ -112,6 +124,48 @@ impl Reader<'_> {
             view.note_email(id, EmailState::of(record)?);
         }
         Ok(view.email(id).flatten().cloned())
+    }
+
+    /// What earlier imports made of the message with this key, as the commit makes it so far.
+    pub(crate) async fn imported_before(
+        &self,
+        view: &mut View,
+        key: &Value,
+    ) -> Result<ImportedBefore, Error> {
+        let mut before = ImportedBefore::default();
+        let query = Query::new(email::KIND, email::BY_DELIVERY).equals(key.clone()).limit(FEW);
+        let stored = self.records.query(self.account, &query).await?.ids;
+        for id in stored.into_iter().chain(view.newly_delivered(key)) {
+            let Some(state) = self.email(view, id).await? else { continue };
+            before.origins.extend(&state.origins);
+            if before.email.is_none() && !state.mailboxes.is_empty() {
+                before.email = Some((id, state));
+            }
+        }
+        before.origins.extend(self.stored_origins_in(vault::KIND, vault::BY_DELIVERY, key).await?);
+        Ok(before)
+    }
+
+    /// The folders of its source that a message was imported from, as the records have it.
+    pub(crate) async fn stored_origins(&self, key: &[u8; 32]) -> Result<BTreeSet<u64>, Error> {
+        let key = Value::Text(Bytes::copy_from_slice(key));
+        let mut origins = self.stored_origins_in(email::KIND, email::BY_DELIVERY, &key).await?;
+        origins.extend(self.stored_origins_in(vault::KIND, vault::BY_DELIVERY, &key).await?);
+        Ok(origins)
+    }
+
+    /// The same of emails or of the vault, whose property for it has the same number.
+    async fn stored_origins_in(&self, kind: Kind, index: Index, key: &Value) -> Result<BTreeSet<u64>, Error> {
+        let query = Query::new(kind, index).equals(key.clone()).limit(FEW);
+        let ids = self.records.query(self.account, &query).await?.ids;
+        let mut origins = BTreeSet::new();
+        for record in self.small(kind, ids).await? {
+            origins.extend(record.properties.values(email::ORIGIN).filter_map(|value| match value {
+                Value::Number(origin) => Some(*origin),
+                _ => None,
+            }));
+        }
+        Ok(origins)
     }
 
     /// A whole email record.

@@ -124,6 +124,8 @@ pub mod email {
     pub const DELIVERY: Property = Property(9);
     /// The bytes of its message, for counters and quotas: they are computed without bodies.
     pub const SIZE: Property = Property(10);
+    /// Of an imported email: a number for each folder of the source that it was found in. Its `delivery` is the key of the import.
+    pub const ORIGIN: Property = Property(13);
 
     /// A mailbox by receivedAt, the one order that every server must support (RFC 8621 §4.4.2).
     pub const BY_MAILBOX: Index = Index(1);
@@ -154,6 +156,7 @@ pub mod email {
             .property(DELETED, "deleted")
             .property(DELIVERY, "delivery")
             .property(SIZE, "size")
+            .property(ORIGIN, "origin")
             .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[MAILBOX, RECEIVED]))
             .index(IndexSchema::ordered(BY_RECEIVED, "received", &[RECEIVED]))
             .index(IndexSchema::ordered(BY_THREAD, "thread", &[THREAD, RECEIVED]))
@@ -357,6 +360,8 @@ pub mod vault {
     pub const DELETED_AT: Property = Property(11);
     /// The id that it had.
     pub const EMAIL: Property = Property(12);
+    /// As [`email::ORIGIN`]: what the user has destroyed is not imported again.
+    pub const ORIGIN: Property = email::ORIGIN;
 
     /// Everything in the vault, what was destroyed first at first.
     pub const BY_DELETED_AT: Index = Index(1);
@@ -374,6 +379,7 @@ pub mod vault {
             .property(SIZE, "size")
             .property(DELETED_AT, "deleted_at")
             .property(EMAIL, "email")
+            .property(ORIGIN, "origin")
             .index(IndexSchema::ordered(BY_DELETED_AT, "deleted_at", &[DELETED_AT]))
             .index(IndexSchema::scattered(BY_DELIVERY, "delivery", &[DELIVERY]))
     }

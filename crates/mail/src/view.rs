@@ -1,6 +1,6 @@
 //! The mail of an account in memory: what was read, what the edits of a commit make of it, and the commit itself.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use restante_records::{
     Body, Change, Commit, Committed, Kind, Properties, RecordId, Revision, States, Value,
@@ -86,7 +86,8 @@ pub(crate) struct View {
     removed_vault_entries: BTreeSet<RecordId>,
     /// The emails that are created, by their thread keys.
     new_thread_keys: HashMap<Value, Vec<RecordId>>,
-    new_deliveries: HashSet<Value>,
+    /// The emails that are created, by what they were delivered or imported as.
+    new_deliveries: HashMap<Value, RecordId>,
     /// The bytes of bodies that are written.
     body_bytes: usize,
     email_changes: usize,
@@ -109,7 +110,7 @@ impl View {
             is_account_changed: false,
             removed_vault_entries: BTreeSet::new(),
             new_thread_keys: HashMap::new(),
-            new_deliveries: HashSet::new(),
+            new_deliveries: HashMap::new(),
             body_bytes: 0,
             email_changes: 0,
         }
@@ -152,7 +153,12 @@ impl View {
     }
 
     pub(crate) fn is_newly_delivered(&self, delivery: &Value) -> bool {
-        self.new_deliveries.contains(delivery)
+        self.new_deliveries.contains_key(delivery)
+    }
+
+    /// The email that the commit creates with this key.
+    pub(crate) fn newly_delivered(&self, delivery: &Value) -> Option<RecordId> {
+        self.new_deliveries.get(delivery).copied()
     }
 
     pub(crate) fn is_in_vault(&self, entry: RecordId) -> bool {
@@ -261,7 +267,7 @@ impl View {
         for key in &state.thread_keys {
             self.new_thread_keys.entry(key.clone()).or_default().push(id);
         }
-        self.new_deliveries.extend(state.delivery.clone());
+        self.new_deliveries.extend(state.delivery.clone().map(|delivery| (delivery, id)));
         let thread = state.thread;
         let before = self.shares(thread);
         self.email_changes += 1;
@@ -278,7 +284,9 @@ impl View {
         let before = self.shares(thread);
         self.email_changes += 1;
         self.emails.insert(id, Some(state));
-        self.changed_emails.insert(id);
+        if id.0 < FIRST_NEW_ID {
+            self.changed_emails.insert(id); // else the commit creates it in this state
+        }
         self.adjust_counters(&before, thread);
     }
 

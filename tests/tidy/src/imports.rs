@@ -30,6 +30,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-jmap", Kind::Door),
     ("restante-smtp", Kind::Door),
     ("restante-import", Kind::Reader),
+    ("restante-mail-files", Kind::Reader),
     ("restante-power-cut", Kind::Testing),
     ("restante-tidy", Kind::Testing),
     ("restante-backup", Kind::Whole),

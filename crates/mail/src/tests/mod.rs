@@ -2,6 +2,7 @@
 
 mod delivery;
 mod emails;
+mod import;
 mod mailboxes;
 mod model;
 mod upkeep;

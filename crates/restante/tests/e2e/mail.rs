@@ -26,14 +26,14 @@ use crate::{
 const USER: &str = "alice@example.org";
 const PASSWORD: &str = "correct horse";
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A server with an account.
 pub(crate) struct Mail {
     pub(crate) server: Server,
-    jmap: SocketAddr,
+    pub(crate) jmap: SocketAddr,
     lmtp: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn start(folder: &Path) -> Mail {
 }
 
 /// A server that also serves operators at an address.
-fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
+pub(crate) fn start_with(folder: &Path, operators: Option<SocketAddr>) -> Mail {
     let (jmap, lmtp) = (free_address(), free_address());
     let mut command = restante(folder);
     command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);

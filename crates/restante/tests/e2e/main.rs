@@ -18,6 +18,7 @@ mod hostile_connections;
 mod hostile_peers;
 mod live;
 mod mail;
+mod mail_moving;
 mod metrics;
 mod moving;
 mod node;

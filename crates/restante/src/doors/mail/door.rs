@@ -267,6 +267,12 @@ impl OpenDoor for OpenMail {
         routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let connections = self.metrics.connections.clone();
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
+        let mover = commands::mail::Mover {
+            mail: self.mail.clone(),
+            directory: self.directory.clone(),
+            message_bytes_max: commands::mail::message_bytes_max(config),
+        };
+        routes.push(commands::mail::moving_route(mover, backups::data_folder(config)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };

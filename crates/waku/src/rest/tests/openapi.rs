@@ -21,6 +21,7 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("get", "/admin/v1/mail/account"),
     ("get", "/admin/v1/mail/accounts"),
     ("get", "/admin/v1/mail/deliveries"),
+    ("post", "/admin/v1/mail/moving"),
     ("get", "/admin/v1/operations"),
     ("get", "/admin/v1/records"),
 ];

@@ -11,4 +11,4 @@ pub(super) mod show;
 pub(crate) mod token;
 
 pub(crate) use route::routes;
-pub(in crate::doors::mail) use route::{parse_request, refusal};
+pub(in crate::doors::mail) use route::{check_request, parse_request, refusal};

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
 use clap::{Args, ValueHint};
 use http::StatusCode;
 use restante_core::ErrorKind;
@@ -112,12 +113,21 @@ impl RunningServer {
         path: &str,
         operation: O,
     ) -> anyhow::Result<A> {
+        let answer = self.ask_with(path, operation, |request| Ok(serde_json::to_vec(request)?)).await?;
+        serde_json::from_slice(&answer).context("the server's answer is none to such an operation")
+    }
+
+    /// Has the server do one operation, with a request and an answer in any form.
+    pub(crate) async fn ask_with<O>(
+        &self,
+        path: &str,
+        operation: O,
+        write: impl FnOnce(&Request<O>) -> anyhow::Result<Vec<u8>>,
+    ) -> anyhow::Result<Bytes> {
         let data = self.guess.as_ref().map(|(config, _)| backups::data_folder(config));
-        let request = serde_json::to_vec(&Request { by: user(), data, operation })?;
+        let request = write(&Request { by: user(), data, operation })?;
         match self.client.post(path, request).await {
-            Ok(answer) => {
-                serde_json::from_slice(&answer).context("the server's answer is none to such an operation")
-            }
+            Ok(answer) => Ok(answer),
             Err(error) => match (error.downcast_ref::<Refused>(), &self.guess) {
                 // What the operation itself refuses says what to do.
                 (Some(refused), _) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),

@@ -104,10 +104,20 @@ pub(crate) fn parse_request<O: DeserializeOwned>(
     data: &Path,
     login: Option<&Login>,
 ) -> Result<(String, O), (StatusCode, String)> {
-    let Request { by, data: meant, operation } = serde_json::from_slice(body).map_err(|error| {
+    let request = serde_json::from_slice(body).map_err(|error| {
         let text = format!("expected {{\"by\": \"a name\", \"operation\": {{\"do\": ...}}}}: {error}");
         (StatusCode::BAD_REQUEST, text)
     })?;
+    check_request(request, data, login)
+}
+
+/// The same of a request that was read.
+pub(crate) fn check_request<O>(
+    request: Request<O>,
+    data: &Path,
+    login: Option<&Login>,
+) -> Result<(String, O), (StatusCode, String)> {
+    let Request { by, data: meant, operation } = request;
     if by.is_empty() || by.len() > BY_BYTES_MAX || by.chars().any(char::is_control) {
         let text = format!("'by' names who asks in 1 to {BY_BYTES_MAX} bytes");
         return Err((StatusCode::BAD_REQUEST, text));

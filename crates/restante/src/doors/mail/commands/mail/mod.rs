@@ -2,6 +2,7 @@
 
 mod check;
 mod deliveries;
+mod moving;
 mod operate;
 mod restore;
 mod route;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+pub(crate) use moving::{Mover, message_bytes_max, route as moving_route};
 pub(crate) use operate::Operator;
 pub(crate) use route::routes;
 
@@ -30,7 +32,35 @@ pub(crate) enum UpkeepCommand {
     /// Restore destroyed emails of an account
     #[command(after_help = RESTORE_HELP)]
     Restore(restore::RestoreFlags),
+    /// Move mail into an account: from mbox files, a Maildir, or another server by JMAP
+    #[command(after_help = IMPORT_HELP)]
+    Import(moving::ImportFlags),
+    /// Write the mail of an account into mbox files or a Maildir
+    #[command(after_help = EXPORT_HELP)]
+    Export(moving::ExportFlags),
 }
+
+const IMPORT_HELP: &str = "\
+Examples:
+  restante mail import --account anna@example.org maildir:/home/anna/Maildir
+  restante mail import --account anna@example.org mbox:archive.mbox --mailbox Old/2019
+  restante mail import --account anna@example.org jmap:https://old.example.net \\
+    --source-user anna@example.net --source-password-file FILE
+
+Run again, it imports what is new and nothing twice: so it can be stopped, and repeated until the
+move is over. Mailboxes are made as needed; folders with well-known names, such as Sent, are the
+account's own. It works while the server runs, too. Messages that can't be imported are listed,
+and the exit code is 1 then.";
+
+const EXPORT_HELP: &str = "\
+Examples:
+  restante mail export --account anna@example.org maildir:anna-maildir
+  restante mail export --account anna@example.org mbox:anna.mbox
+  restante mail export --account anna@example.org mbox:anna-folders/
+
+mbox:FILE has each email once, with its mailboxes noted in it; mbox:FOLDER/ has a file for each
+mailbox. An import of either, or of the Maildir, gives the same emails. The target must not exist.
+Until it is complete its name ends with .partial.";
 
 const CHECK_HELP: &str = "\
 Examples:
@@ -76,5 +106,7 @@ pub(crate) async fn run(command: UpkeepCommand) -> anyhow::Result<ExitCode> {
         UpkeepCommand::Trace(flags) => trace::run(&flags).await,
         UpkeepCommand::Vault(flags) => vault::run(&flags).await,
         UpkeepCommand::Restore(flags) => restore::run(&flags).await,
+        UpkeepCommand::Import(flags) => moving::run_import(&flags).await,
+        UpkeepCommand::Export(flags) => moving::run_export(&flags).await,
     }
 }

@@ -1,0 +1,115 @@
+//! Reads files in a thread of their own, and gives their messages in batches.
+
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use restante_mail_files::{FileMessage, FilesError, Folder, Found, maildir, mbox};
+use tokio::sync::mpsc;
+
+use super::mover::{BATCH_BYTES, BATCH_MESSAGES, Item};
+
+/// What a part of a source has.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Folders, also those without messages.
+    pub(super) folders: Vec<Folder>,
+    pub(super) items: Vec<Item>,
+    /// The bytes of the items.
+    pub(super) messages: Vec<Bytes>,
+    /// Messages that the source's program has marked as deleted.
+    pub(super) deleted: u64,
+    /// Messages that are imported already, as far as the source has found out.
+    pub(super) known: u64,
+    pub(super) refused: Vec<String>,
+    /// How much of the source is read with it, in the unit of its total.
+    pub(super) done: u64,
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileKind {
+    Mbox,
+    Maildir,
+}
+
+/// How much there is: bytes of mboxes, messages of Maildirs.
+pub(super) fn total(kind: FileKind, path: &Path) -> Result<u64, FilesError> {
+    match kind {
+        FileKind::Mbox => mbox::total_bytes(path),
+        FileKind::Maildir => maildir::total_messages(path),
+    }
+}
+
+/// The batches of a source.
+pub(super) struct FileSource {
+    batches: mpsc::Receiver<Result<Batch, FilesError>>,
+}
+
+impl FileSource {
+    /// Begins to read. One batch is read ahead.
+    pub(super) fn open(kind: FileKind, path: PathBuf, message_bytes_max: u64) -> Self {
+        let (sender, batches) = mpsc::channel(1);
+        drop(tokio::task::spawn_blocking(move || read(kind, &path, message_bytes_max, &sender)));
+        Self { batches }
+    }
+
+    /// The next batch; `None` after the last.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Batch>> {
+        self.batches.recv().await.transpose().context("can't read the source")
+    }
+}
+
+fn read(kind: FileKind, path: &Path, bytes_max: u64, sender: &mpsc::Sender<Result<Batch, FilesError>>) {
+    let (mut batch, mut bytes) = (Batch::default(), 0);
+    let mut each = |found: Found, done: u64| {
+        batch.done = done;
+        match found {
+            Found::Folder(folder) => batch.folders.push(folder),
+            Found::Deleted => batch.deleted += 1,
+            Found::Refused(what) => batch.refused.push(what),
+            Found::Message(message) => {
+                bytes += message.raw.len() as u64;
+                add(&mut batch, message);
+            }
+        }
+        let others = batch.folders.len() + batch.refused.len();
+        if batch.items.len() + others < BATCH_MESSAGES && bytes < BATCH_BYTES {
+            return ControlFlow::Continue(());
+        }
+        bytes = 0;
+        // Nobody takes it any more when the import was stopped.
+        let sent = sender.blocking_send(Ok(std::mem::take(&mut batch)));
+        if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let ended = match kind {
+        FileKind::Mbox => mbox::read(path, bytes_max, &mut each),
+        FileKind::Maildir => maildir::read(path, bytes_max, &mut each),
+    };
+    let _ = sender.blocking_send(Ok(batch)); // as above
+    if let Err(error) = ended {
+        let _ = sender.blocking_send(Err(error));
+    }
+}
+
+fn add(batch: &mut Batch, message: FileMessage) {
+    let FileMessage { folders, keywords, received, stored, is_exact, key, raw } = message;
+    batch.items.push(Item {
+        key,
+        places: folders.into_iter().map(with_number).collect(),
+        keywords,
+        received,
+        stored,
+        is_exact,
+        bytes: raw.len() as u64,
+    });
+    batch.messages.push(raw.into());
+}
+
+fn with_number(folder: Folder) -> (Folder, u64) {
+    let number = folder.number();
+    (folder, number)
+}

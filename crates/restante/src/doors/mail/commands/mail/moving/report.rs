@@ -1,0 +1,69 @@
+//! What a command reports at its end, and while it runs.
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use indicatif::HumanCount;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::{output::printable, progress::Progress};
+
+/// Problems that are listed; further ones are counted.
+const LISTED_MAX: usize = 1_000;
+/// How often a line says how far a command is when stderr is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Problems, as far as they are listed.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Problems {
+    pub(super) count: u64,
+    pub(super) listed: Vec<String>,
+}
+
+impl Problems {
+    pub(super) fn add(&mut self, problem: String) {
+        self.count += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(problem);
+        }
+    }
+
+    /// Lists them on stderr.
+    pub(super) fn print(&self) {
+        for problem in &self.listed {
+            eprintln!("restante: {}", printable(problem));
+        }
+        let unlisted = self.count - self.listed.len() as u64;
+        if unlisted > 0 {
+            eprintln!("restante: {} more", HumanCount(unlisted));
+        }
+    }
+}
+
+/// A bar in a terminal, and lines elsewhere.
+pub(super) struct Shown {
+    bar: Progress,
+    lines: Option<Instant>,
+    what: &'static str,
+}
+
+impl Shown {
+    pub(super) fn new(bar: Progress, what: &'static str) -> Self {
+        let lines = (!io::stderr().is_terminal()).then(Instant::now);
+        Self { bar, lines, what }
+    }
+
+    /// So much is done; `emails` of them are moved.
+    pub(super) fn set(&mut self, done: u64, emails: u64) {
+        self.bar.set(done);
+        if let Some(last) = &mut self.lines
+            && last.elapsed() >= LINE_INTERVAL
+        {
+            *last = Instant::now();
+            eprintln!("{} {} emails so far", self.what, HumanCount(emails));
+        }
+    }
+}
