@@ -6,6 +6,7 @@ mod download;
 mod events;
 mod session;
 mod socket;
+mod token;
 mod upload;
 
 use std::{sync::Arc, time::Duration};
@@ -29,16 +30,19 @@ use crate::{
         errors::{RequestError, RequestErrorKind},
     },
     methods::{self, email::query::Views},
-    push::Pusher,
+    push::{Pusher, subscriptions::PushSender},
     slots::Slots,
 };
+pub(crate) use events::visible_accounts;
 use session::SessionStates;
+pub use token::url_token;
 
 /// What all routes work with.
 pub(crate) struct App {
     pub(crate) parts: Arc<JmapParts>,
     pub(crate) config: Arc<JmapConfig>,
     pub(crate) pusher: Arc<Pusher>,
+    pub(crate) push: Arc<PushSender>,
     methods: Methods,
     views: Arc<Views>,
     requests: Slots,
@@ -52,8 +56,10 @@ impl App {
     pub(crate) fn new(parts: JmapParts, config: JmapConfig) -> Self {
         let parts = Arc::new(parts);
         let pusher = Pusher::new(parts.clone(), Duration::from_millis(config.push_delay_ms));
+        let pusher = Arc::new(pusher);
         Self {
-            pusher: Arc::new(pusher),
+            push: Arc::new(PushSender::new(parts.clone(), config.push.clone(), pusher.clone())),
+            pusher,
             methods: Methods::new(methods::ALL),
             views: Arc::new(Views::new(config.views_bytes_max.get(), parts.metrics.queries.clone())),
             requests: Slots::new(config.requests_per_user_max.get()),
@@ -73,12 +79,14 @@ impl App {
             login,
             using,
             views: self.views.clone(),
+            push: self.push.clone(),
         }
     }
 
     /// Ends all streams and sockets.
     pub(crate) fn close(&self) {
         self.closing.send_replace(true);
+        self.push.close();
     }
 
     /// Completes when the door closes.
@@ -100,8 +108,9 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
     let all = [
         Route::get("/.well-known/jmap", "the session object of JMAP", session::session),
         Route::post(API, "JMAP requests", api::api),
-        Route::get("/jmap/events", "changes of states, as an event stream", events::events).as_stream(),
+        Route::get(EVENTS, "changes of states, as an event stream", events::events).as_stream(),
         Route::get(SOCKET, "JMAP over a WebSocket", socket::socket).as_stream(),
+        Route::post("/jmap/token", "a short-lived token for URLs", token::token),
         Route::post("/jmap/upload/{account}", "store a blob for a day", upload::upload),
         Route::get("/jmap/download/{account}/{blob}/{name}", "the bytes of a blob", download::download),
     ];
@@ -109,6 +118,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
 }
 
 const API: &str = "/jmap/api";
+const EVENTS: &str = "/jmap/events";
 const SOCKET: &str = "/jmap/ws";
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 

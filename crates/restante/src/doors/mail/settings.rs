@@ -104,11 +104,13 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "jmap.blob_sources_max",
     "jmap.changes_max",
     "jmap.objects_in_get_max",
     "jmap.objects_in_set_max",
+    "jmap.push.contact",
+    "jmap.push.expires_seconds_max",
     "jmap.upload_seconds",
     "jmap.uploads_bytes_max",
     "mail.limits.mailbox_name_bytes_max",
