@@ -169,7 +169,10 @@ impl Directory {
     }
 
     /// The account with a number.
-    async fn find_numbered(&self, account: AccountId) -> Result<Option<Found<AccountEntry>>, Error> {
+    pub(crate) async fn find_numbered(
+        &self,
+        account: AccountId,
+    ) -> Result<Option<Found<AccountEntry>>, Error> {
         let query = Query::new(NUMBER, NUMBER_BY_ACCOUNT).equals(u64::from(account.0));
         let (record, _) = self.store().first(Shard::of(&number_name(account)).account(), query, true).await?;
         let Some(record) = record else { return Ok(None) };

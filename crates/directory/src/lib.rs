@@ -32,6 +32,7 @@ mod scram;
 mod sealed;
 mod store;
 mod tokens;
+mod url_tokens;
 
 use std::sync::{Arc, OnceLock};
 
@@ -65,6 +66,7 @@ use limits::Failures;
 use remembered::Remembered;
 use schema::{SERVER, SERVER_KEY, SERVER_KEY_BY_NAME, SERVER_KEY_NAME};
 use store::Store;
+use url_tokens::UrlTokens;
 
 /// Locks by which passwords of one account are checked one after the other. Accounts that share one wait for each other.
 const ACCOUNT_LOCKS: usize = 1_024;
@@ -94,6 +96,7 @@ struct Inner {
     unknown_salts: OnceLock<[u8; 32]>,
     /// In place of it until the first domain is added.
     process_salts: [u8; 32],
+    url_tokens: UrlTokens,
 }
 
 impl Directory {
@@ -118,6 +121,7 @@ impl Directory {
             changes: broadcast::Sender::new(changes::WAITING_MAX),
             unknown_salts: OnceLock::new(),
             process_salts: random::bytes()?,
+            url_tokens: UrlTokens::new()?,
             store: Store::new(opened.records.clone(), clock),
             config,
             metrics,
@@ -141,6 +145,23 @@ impl Directory {
         let (record, _) = self.store().first(SERVER, query, true).await?;
         let key = record.and_then(|record| record.body.bytes.as_ref().try_into().ok());
         Ok(key.map_or(self.0.process_salts, |key| *self.0.unknown_salts.get_or_init(|| key)))
+    }
+
+    /// A secret of the server by its name, the same on all servers that share the records. The first call makes it of `new`.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn server_secret(&self, name: &'static str, new: &[u8]) -> Result<Vec<u8>, Error> {
+        let (record, _) = self.store().first(SERVER, server_key(name), true).await?;
+        if let Some(record) = record {
+            return Ok(record.body.bytes.into());
+        }
+        self.touch_server_key(name, new).await?;
+        // Another server may have made it meanwhile.
+        let (record, _) = self.store().first(SERVER, server_key(name), true).await?;
+        let missing =
+            || Error::internal(format!("the secret '{name}' of the server was made and is not there"));
+        record.map(|record| record.body.bytes.into()).ok_or_else(missing)
     }
 
     /// Makes that key if it is not there.

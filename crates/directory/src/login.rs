@@ -50,6 +50,11 @@ impl Login {
         let is_in_scope = self.scopes.as_ref().is_none_or(|scopes| scopes.contains(&scope));
         is_in_scope && (scope != Scope::Operate || self.role == Role::Operator)
     }
+
+    /// Which password or token of the account it was: a number that stays the same until that one is changed.
+    pub fn credential(&self) -> u64 {
+        self.credential
+    }
 }
 
 /// Why somebody is not let in. Only the first two concern the client's name and password.
@@ -95,7 +100,7 @@ impl LoginError {
         Self::Failed(Error::unavailable("too many passwords wait to be checked: try again"))
     }
 
-    fn result(&self) -> LoginResult {
+    pub(crate) fn result(&self) -> LoginResult {
         match self {
             Self::Refused | Self::Scram(_) => LoginResult::Refused,
             Self::Limited { .. } => LoginResult::Limited,
@@ -352,6 +357,29 @@ impl Directory {
             && has_grants
             && found.head.account == login.account
             && found.head.state == State::Active)
+    }
+
+    /// The log-in that a password or a token of an account leads to now, by its [`Login::credential`]: for what a user has left with
+    /// the server. `None` when the account is disabled or removed, or has the password or the token no more. From now on changes of the
+    /// account are announced.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn login_by_credential(
+        &self,
+        account: AccountId,
+        credential: u64,
+    ) -> Result<Option<Arc<Login>>, Error> {
+        let Some(found) = self.find_numbered(account).await? else { return Ok(None) };
+        let now = self.store().now();
+        let token =
+            found.body.tokens.iter().find(|token| token.credential() == credential && !token.is_expired(now));
+        let has_password = || found.body.passwords.iter().any(|password| password.credential() == credential);
+        if found.head.state != State::Active || (token.is_none() && !has_password()) {
+            return Ok(None);
+        }
+        self.0.remembered.note((found.shard, found.id), found.head.account, found.revision);
+        Ok(Some(Arc::new(login_of(&found.entry, credential, token))))
     }
 
     /// Runs a derivation on one of the processors that are for it.

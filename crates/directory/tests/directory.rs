@@ -275,6 +275,7 @@ on_each_engine! {
     scram_hides_who_is_unknown,
     scram_sees_a_password_that_changed_meanwhile,
     tokens_have_scopes_and_expire,
+    what_a_user_has_left_ends_with_its_credential,
     grants_end_with_either_account,
     operations_are_logged_and_the_log_is_bounded,
 }
@@ -947,6 +948,48 @@ async fn tokens_have_scopes_and_expire(fixture: Fixture) {
         server.token("anna@example.org", &[Scope::Mail], None).await;
     }
     server.refused(operate(), ErrorKind::Conflict).await;
+}
+
+async fn what_a_user_has_left_ends_with_its_credential(mut fixture: Fixture) {
+    let secret = fixture.server().await.directory.server_secret("a test", b"one").await.unwrap();
+    fixture.reopen().await;
+    let server = fixture.server().await;
+    assert_eq!(server.directory.server_secret("a test", b"two").await.unwrap(), secret);
+    assert_eq!(secret, b"one");
+
+    server.add_domain("example.org").await;
+    let account = AccountId(server.add_account("anna@example.org", Some("secret")).await);
+    let by = async |credential| server.directory.login_by_credential(account, credential).await.unwrap();
+    let password = server.log_in("anna@example.org", "secret").await.unwrap();
+    let (token, id) = server.token("anna@example.org", &[Scope::Mail], None).await;
+    let token = server.directory.check_token(IP, &token).await.unwrap();
+    let (hour, _) = server.token("anna@example.org", &[Scope::Mail], Some(3_600)).await;
+    let hour = server.directory.check_token(IP, &hour).await.unwrap();
+    for login in [&password, &token, &hour] {
+        assert_eq!(by(login.credential()).await.as_ref(), Some(login));
+    }
+    let (url, expires) = server.directory.make_url_token(&hour, 86_400);
+    assert_eq!(expires, 1_800_003_600, "not longer than the token that makes it");
+    assert_eq!(server.directory.check_url_token(IP, &url).await.unwrap(), hour);
+    fixture.pass(3_600);
+    assert_eq!(by(hour.credential()).await, None);
+    assert!(matches!(server.directory.check_url_token(IP, &url).await, Err(LoginError::Refused)));
+    server.done(Operation::RevokeToken { address: address("anna@example.org"), id }).await;
+    assert_eq!(by(token.credential()).await, None);
+    let (url, _) = server.directory.make_url_token(&password, 60);
+    server.directory.check_url_token(IP, &url).await.unwrap();
+    let mut changes = server.directory.changes();
+    assert!(by(password.credential()).await.is_some());
+    server.set_password("anna@example.org", None, "changed").await;
+    assert_eq!(by(password.credential()).await, None);
+    assert!(matches!(server.directory.check_url_token(IP, &url).await, Err(LoginError::Refused)));
+    let announced = tokio::time::timeout(PATIENCE, changes.next()).await.unwrap();
+    assert_eq!(announced, Some(AccountChange::Account(account)));
+    let changed = server.log_in("anna@example.org", "changed").await.unwrap();
+    server.done(Operation::SetState { address: address("anna@example.org"), state: State::Disabled }).await;
+    assert_eq!(by(changed.credential()).await, None);
+    server.done(Operation::RemoveAccount { address: address("anna@example.org") }).await;
+    assert_eq!(by(changed.credential()).await, None);
 }
 
 async fn grants_end_with_either_account(fixture: Fixture) {

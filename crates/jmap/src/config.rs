@@ -1,4 +1,4 @@
-use std::num::NonZero;
+use std::{num::NonZero, path::PathBuf};
 
 use restante_core::nonzero;
 use restante_records::{CHANGES_MAX, COMMIT_CHANGES_MAX, GET_RECORDS_MAX};
@@ -48,6 +48,56 @@ pub struct JmapConfig {
     pub body_timeout_ms: NonZero<u64>,
     /// How long changes of an account are joined before they are pushed to clients.
     pub push_delay_ms: u64,
+    /// How long a token is valid that stands for a log-in in the URL of an event stream, a WebSocket or a download.
+    pub url_token_seconds: NonZero<u64>,
+    /// Pushes to the URLs of subscriptions.
+    pub push: PushConfig,
+}
+
+/// The settings of push subscriptions (RFC 8620 §7.2).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushConfig {
+    /// Whether URLs may lead to this machine and to private networks, which everybody with an account can reach then.
+    pub allow_private: bool,
+    /// A PEM file with the authorities that sign the certificates of push services; empty for those of the system.
+    pub root_file: PathBuf,
+    /// How push services reach who operates the server: a URL with `mailto:` or `https:`. Empty for the public URL.
+    pub contact: String,
+    /// Subscriptions of one user.
+    pub subscriptions_per_user_max: NonZero<usize>,
+    /// Subscriptions that one user creates in an hour: for each of them a request is sent to a URL that the user names.
+    pub created_per_hour_max: NonZero<usize>,
+    /// After how many seconds a subscription expires at the latest, unless its token expires. At least 172,800 (RFC 8620 §7.2).
+    pub expires_seconds_max: NonZero<u64>,
+    /// Pushes that are sent at once.
+    pub sends_max: NonZero<usize>,
+    /// The time limit for a push.
+    pub timeout_ms: NonZero<u64>,
+    /// How long to wait after a push that was not taken. The wait doubles with each further one, up to an hour.
+    pub retry_ms: NonZero<u64>,
+    /// A subscription whose pushes fail for so long is removed.
+    pub failing_seconds_max: NonZero<u64>,
+    /// How long a push service keeps a push for a client that it can't reach.
+    pub ttl_seconds: NonZero<u64>,
+}
+
+impl Default for PushConfig {
+    fn default() -> Self {
+        Self {
+            allow_private: false,
+            root_file: PathBuf::new(),
+            contact: String::new(),
+            subscriptions_per_user_max: nonzero!(16),
+            created_per_hour_max: nonzero!(32),
+            expires_seconds_max: nonzero!(604_800),
+            sends_max: nonzero!(32),
+            timeout_ms: nonzero!(10_000),
+            retry_ms: nonzero!(10_000),
+            failing_seconds_max: nonzero!(259_200),
+            ttl_seconds: nonzero!(86_400),
+        }
+    }
 }
 
 impl Default for JmapConfig {
@@ -73,6 +123,8 @@ impl Default for JmapConfig {
             blob_sources_max: nonzero!(64),
             body_timeout_ms: nonzero!(60_000),
             push_delay_ms: 60,
+            url_token_seconds: nonzero!(600),
+            push: PushConfig::default(),
         }
     }
 }
@@ -80,6 +132,11 @@ impl Default for JmapConfig {
 impl JmapConfig {
     /// What is wrong with these settings, if something is: the setting, and what to do.
     pub fn problem(&self) -> Option<(&'static str, String)> {
+        let contact = self.push.contact.as_str();
+        let is_contact = |scheme: &str| contact.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty());
+        if !contact.is_empty() && !is_contact("mailto:") && !is_contact("https://") {
+            return Some(("contact", "use a URL with mailto: or https://".to_owned()));
+        }
         let at_most = [
             ("objects_in_get_max", self.objects_in_get_max.get(), GET_RECORDS_MAX),
             ("objects_in_set_max", self.objects_in_set_max.get(), COMMIT_CHANGES_MAX),
@@ -93,6 +150,7 @@ impl JmapConfig {
             ("blob_sources_max", self.blob_sources_max.get() as u64, Self::BLOB_SOURCES_MIN),
             ("upload_seconds", self.upload_seconds.get(), Self::UPLOAD_SECONDS_MIN),
             ("uploads_bytes_max", self.uploads_bytes_max.get(), self.attachments_bytes_max.get()),
+            ("expires_seconds_max", self.push.expires_seconds_max.get(), Self::PUSH_EXPIRES_SECONDS_MIN),
         ];
         let too_few = at_least.into_iter().find(|(_, value, min)| value < min);
         too_few.map(|(setting, _, min)| (setting, format!("use at least {min}")))
@@ -102,6 +160,8 @@ impl JmapConfig {
     pub const BLOB_SOURCES_MIN: u64 = 64;
     /// The least that `upload_seconds` may be (RFC 8620 §6).
     pub const UPLOAD_SECONDS_MIN: u64 = 3_600;
+    /// The least that `push.expires_seconds_max` may be (RFC 8620 §7.2).
+    pub const PUSH_EXPIRES_SECONDS_MIN: u64 = 172_800;
 }
 
 #[cfg(test)]
@@ -117,5 +177,8 @@ mod tests {
         assert_eq!(short.problem(), Some(("upload_seconds", "use at least 3600".to_owned())));
         let small = JmapConfig { uploads_bytes_max: nonzero!(1), ..JmapConfig::default() };
         assert_eq!(small.problem(), Some(("uploads_bytes_max", "use at least 50000000".to_owned())));
+        let push = PushConfig { expires_seconds_max: nonzero!(172_799), ..PushConfig::default() };
+        let brief = JmapConfig { push, ..JmapConfig::default() };
+        assert_eq!(brief.problem(), Some(("expires_seconds_max", "use at least 172800".to_owned())));
     }
 }

@@ -49,6 +49,7 @@ impl JmapDoor {
         let tasks = vec![
             tokio::spawn(app.pusher.clone().run(watch)),
             tokio::spawn(expire_uploads(mail, directory, seconds)),
+            tokio::spawn(app.push.clone().run()),
         ];
         Self { app, metrics, tasks }
     }
@@ -103,6 +104,7 @@ impl Door for JmapDoor {
 
 impl Drop for JmapDoor {
     fn drop(&mut self) {
+        self.app.push.close();
         for task in &self.tasks {
             task.abort();
         }

@@ -18,11 +18,13 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use config::JmapConfig;
+pub use config::{JmapConfig, PushConfig};
 pub use connections::{Connections, OpenConnections};
 pub use door::JmapDoor;
+pub use http::url_token;
 pub use metrics::JmapMetrics;
 pub use parts::JmapParts;
+pub use push::subscriptions::erase_push_subscriptions;
 
 /// Reads any bytes as a request; for a fuzz target.
 #[doc(hidden)]

@@ -40,6 +40,7 @@ use crate::{
         dispatch::{self, Methods},
         request::Request,
     },
+    url_token,
 };
 
 /// All capabilities that have methods.
@@ -98,7 +99,10 @@ impl Guard for TokenGuard {
             Some(Credentials::Basic { user, password }) => {
                 self.0.check_password([127, 0, 0, 1].into(), &user, &password).await
             }
-            None => return Err(denied(false)),
+            None => match url_token(head) {
+                Some(token) => self.0.check_url_token([127, 0, 0, 1].into(), token).await,
+                None => return Err(denied(false)),
+            },
         };
         let login = login.map_err(|_| denied(true))?;
         let caller = Caller::Account(login.account.0);
@@ -158,16 +162,8 @@ impl TestServer {
         directory.operate(&actor(), add).await.unwrap();
         let (alice, bob) =
             (add_user(&directory, "alice@example.org").await, add_user(&directory, "bob@example.org").await);
-        let parts = JmapParts {
-            mail: mail.clone(),
-            search,
-            directory: directory.clone(),
-            memory: Arc::<MemoryBudget>::default(),
-            metrics: JmapMetrics::default(),
-            connections: OpenConnections::default(),
-            public_url: public_url.map(str::to_owned),
-            is_tls: false,
-        };
+        let parts =
+            JmapParts { search, public_url: public_url.map(str::to_owned), ..parts(&mail, &directory) };
         let door = JmapDoor::new(parts, config.clone());
         let front = Front {
             metrics: HttpMetrics::default().of("public"),
@@ -179,6 +175,11 @@ impl TestServer {
         };
         let router = front.router(door.routes(Listener::Public, Offer::default()));
         Self { door, router, mail, directory, clock, alice, bob, records, blobs, config }
+    }
+
+    /// Another door on the same stores, as after a restart.
+    pub(crate) fn restarted(&self) -> JmapDoor {
+        JmapDoor::new(parts(&self.mail, &self.directory), self.config.clone())
     }
 
     /// Does what an operator asks for.
@@ -298,6 +299,19 @@ impl TestServer {
     /// Downloads a blob of alice.
     pub(crate) async fn download(&self, blob: &str) -> Option<Bytes> {
         self.download_as(&self.alice, &self.alice.id, blob).await
+    }
+}
+
+fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
+    JmapParts {
+        mail: mail.clone(),
+        search: None,
+        directory: directory.clone(),
+        memory: Arc::<MemoryBudget>::default(),
+        metrics: JmapMetrics::default(),
+        connections: OpenConnections::default(),
+        public_url: None,
+        is_tls: false,
     }
 }
 

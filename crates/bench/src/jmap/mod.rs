@@ -6,6 +6,7 @@ mod delivering;
 mod fill;
 mod load;
 mod present;
+mod pushing;
 mod reading;
 
 use std::{
@@ -36,6 +37,7 @@ use delivering::{Post, Sender, deliver_all, senders, syncs_per_second};
 use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
 use load::{Client, Load, Pace};
 use present::{Measured, Sizing};
+use pushing::{Waiting, listeners};
 use reading::{Op, readers};
 
 /// The size of the inbox that most goals are set for.
@@ -48,6 +50,8 @@ const RECIPIENTS_QUICK: u64 = 10;
 const READERS: u64 = 16;
 const WRITERS: u64 = 64;
 const IDLE: u64 = 100;
+/// Clients that wait for changes, of each kind.
+const LISTENERS: u64 = 1_000;
 const QUICK_CONNECTIONS: u64 = 4;
 /// Requests a second of the open loop: what the listing must do.
 const OPEN_PER_S: f64 = 3_000.0;
@@ -211,10 +215,14 @@ impl Bench<'_> {
         let mut measured = Measured::default();
         let indexing = self.wait_for_index(filled.emails).await?;
         measured.figure("index_all", filled.emails, indexing.as_secs_f64(), "s");
+        let main = main_inbox(filled)?;
+        // First: memory that other loads have freed would hide what a client takes.
+        for waiting in [Waiting::EventStream, Waiting::WebSocket] {
+            self.push(&mut measured, main, waiting).await?;
+        }
         for user in &filled.inboxes {
             self.read(&mut measured, user, Op::Query20).await?;
         }
-        let main = main_inbox(filled)?;
         self.read_at_rate(&mut measured, main).await?;
         for op in [Op::ThreadChain, Op::Changes, Op::Text, Op::Flag] {
             self.read(&mut measured, main, op).await?;
@@ -267,6 +275,24 @@ impl Bench<'_> {
         let clients = readers(self.mail_server.jmap, user, Op::Query20, self.corpus, count).await?;
         let load = self.run(clients, pace).await.context("query20 at a fixed rate failed")?;
         measured.load("query20_open".to_owned(), user.emails, load);
+        Ok(())
+    }
+
+    /// Clients that wait for changes: the memory of each, and the time until all have one.
+    async fn push(&self, measured: &mut Measured, user: &User, waiting: Waiting) -> anyhow::Result<()> {
+        let (count, server) = (self.connections(LISTENERS), &self.mail_server.server);
+        let (name, memory_name) = waiting.names();
+        let mut writer = readers(self.mail_server.jmap, user, Op::Flag, self.corpus, 1).await?;
+        let writer = writer.first_mut().context("there is no writer")?;
+        let before = server.private_memory();
+        let mut all = listeners(self.mail_server.jmap, &user.token, waiting, count).await?;
+        if let Some((before, after)) = before.zip(server.private_memory()) {
+            let of_one = after.saturating_sub(before) as f64 / count.max(1) as f64;
+            measured.figure(memory_name, user.emails, of_one / 1e3, "kB");
+        }
+        let length = self.common.pick(LENGTH, QUICK);
+        let load = pushing::push(server, writer, &mut all, length).await;
+        measured.load(name.to_owned(), user.emails, load.with_context(|| format!("{name} failed"))?);
         Ok(())
     }
 

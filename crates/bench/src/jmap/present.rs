@@ -31,7 +31,7 @@ struct Promise {
     james: &'static str,
 }
 
-const PROMISES: [Promise; 10] = [
+const PROMISES: [Promise; 13] = [
     Promise {
         op: "query20",
         per_s: Some((3_000.0, 10_000.0)),
@@ -59,14 +59,18 @@ const PROMISES: [Promise; 10] = [
         cyrus: Some(110.0),
         james: "23 to 60",
     },
+    Promise { op: "push_events", p99_ms: Some(200.0), ..NOTHING },
+    Promise { op: "push_sockets", p99_ms: Some(200.0), ..NOTHING },
     Promise { op: "lmtp_one", per_s: Some((400.0, 1_000.0)), ..NOTHING },
     Promise { op: "lmtp_all", p99_ms: Some(100.0), ..NOTHING },
 ];
 const NOTHING: Promise = Promise { op: "", per_s: None, p99_ms: None, cyrus: None, james: "-" };
 
 /// Figures with an upper limit: at most, the goal, and those of Cyrus and James.
-const LIMITS: [(&str, f64, f64, &str, &str); 5] = [
+const LIMITS: [(&str, f64, f64, &str, &str); 7] = [
     ("blobs_of_a_mail", 1.0, 1.0, "-", "-"),
+    ("memory_event_stream", 25.0, 12.0, "-", "-"),
+    ("memory_socket", 25.0, 12.0, "-", "-"),
     ("disk_beyond_raw", 1.8, 1.2, "-", "-"),
     ("memory_private", 200.0, 100.0, "54 to 78 (resident)", "640 to 970 (resident)"),
     ("memory_import", 100.0, 50.0, "-", "-"),
@@ -77,7 +81,7 @@ const OF_SYNCS_MIN: f64 = 0.3;
 /// The rate at 1,000 emails divided by that at 1,000,000.
 const BY_SIZE_MAX: f64 = 1.3;
 
-const NOTES: [&str; 8] = [
+const NOTES: [&str; 9] = [
     "Clients and server share this machine. Each client asks over a kept-alive connection, again as soon as it is answered. Before the \
      first load and before lmtp_one the search index has all emails.",
     "query20: Email/query of 20 emails of the inbox, newest first, from a random position among the newest 10,000, and Email/get of ten \
@@ -95,6 +99,9 @@ const NOTES: [&str; 8] = [
      to 100 accounts, and indexed. jmap.requests_per_user_max is 128 in this run, because all connections are of one user.",
     "text_new: an email is delivered by LMTP, and as soon as it is accepted, Email/query asks for a word that only this email has: the \
      time of the query. text_new_missed: emails that were not found.",
+    "push_events and push_sockets: clients of one account that wait for changes by event stream or WebSocket. A keyword is changed when \
+     all have the change before; a time is from that request to the push at one client. memory_event_stream and memory_socket: RssAnon of \
+     the server for one of them, before anything else is asked.",
     "Cyrus 3.6.1 (query20 with 99 % within 76 ms) and James with its memory mailboxes were measured on two busy cores of another \
      run. The authors of James state 1,000 JMAP requests a second, 99 % within 400 ms, for three clusters.",
 ];

@@ -125,6 +125,15 @@ impl Client for Reader {
 }
 
 impl Reader {
+    /// Changes a keyword; returns the state of the emails afterwards.
+    pub(super) async fn change_to_state(&mut self) -> anyhow::Result<String> {
+        let change = self.change()?;
+        self.caller.ask(&change).await?;
+        let responses = self.caller.responses()?;
+        let set = responses.first().context("a change has no response")?;
+        Ok(member(set, "newState").as_str().context("Email/set has no newState")?.to_owned())
+    }
+
     /// Finds the inbox, the emails that this client changes, and the state.
     async fn prepare(&mut self, number: u64, count: u64) -> anyhow::Result<()> {
         let mailboxes = self.caller.call("Mailbox/get", ",\"ids\":null,\"properties\":[\"role\"]").await?;

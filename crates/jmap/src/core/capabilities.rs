@@ -11,6 +11,8 @@ pub(crate) enum Capability {
     WebSocket,
     /// Not in the session object yet: identities can be read, but nothing can be sent.
     Submission,
+    /// RFC 9749: push services can know that a push comes from this server.
+    WebPushVapid,
 }
 
 impl Capability {
@@ -23,17 +25,19 @@ impl Capability {
             Self::Quota => "urn:ietf:params:jmap:quota",
             Self::WebSocket => "urn:ietf:params:jmap:websocket",
             Self::Submission => "urn:ietf:params:jmap:submission",
+            Self::WebPushVapid => "urn:ietf:params:jmap:webpush-vapid",
         }
     }
 }
 
-const SERVED: [Capability; 6] = [
+const SERVED: [Capability; 7] = [
     Capability::Core,
     Capability::Mail,
     Capability::Blob,
     Capability::Quota,
     Capability::WebSocket,
     Capability::Submission,
+    Capability::WebPushVapid,
 ];
 
 /// Registered URIs without methods here. They are accepted because some clients send all that they know.
@@ -47,7 +51,6 @@ const REGISTERED: [&str; 8] = [
     "urn:ietf:params:jmap:contacts",
     "urn:ietf:params:jmap:calendars",
 ];
-const WEBPUSH: &str = "urn:ietf:params:jmap:webpush-vapid";
 
 /// The capabilities that a request uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +65,7 @@ impl Using {
                 return true;
             }
         }
-        uri == WEBPUSH || REGISTERED.contains(&uri)
+        REGISTERED.contains(&uri)
     }
 
     /// Whether the request uses a capability.

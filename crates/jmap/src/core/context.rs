@@ -10,7 +10,7 @@ use restante_records::{AccountId, Records};
 use restante_search::Search;
 
 use super::{Id, MethodError, Using, ids};
-use crate::{JmapConfig, JmapParts, methods::email::query::Views};
+use crate::{JmapConfig, JmapParts, methods::email::query::Views, push::subscriptions::PushSender};
 
 /// One per request: who sends it, what it uses, and the stores.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub(crate) struct Context {
     pub(crate) using: Using,
     /// The results of Email/query that are kept, for all requests of the door.
     pub(crate) views: Arc<Views>,
+    pub(crate) push: Arc<PushSender>,
 }
 
 impl Context {

@@ -46,6 +46,7 @@ pub(crate) enum IdType {
     Email,
     Thread,
     Identity,
+    PushSubscription,
 }
 
 impl IdType {
@@ -56,6 +57,7 @@ impl IdType {
             Self::Email => 'e',
             Self::Thread => 't',
             Self::Identity => 'i',
+            Self::PushSubscription => 'p',
         }
     }
 

@@ -6,6 +6,7 @@ mod download;
 mod events;
 mod session;
 mod socket;
+mod token;
 mod upload;
 
 use std::{sync::Arc, time::Duration};
@@ -29,10 +30,12 @@ use crate::{
         errors::{RequestError, RequestErrorKind},
     },
     methods::{self, email::query::Views},
-    push::Pusher,
+    push::{Pusher, subscriptions::PushSender},
     slots::Slots,
 };
+pub(crate) use events::visible_accounts;
 use session::SessionStates;
+pub use token::url_token;
 
 /// For each slot so many requests wait: some connections of each device of a user.
 const WAITING_FOR_A_SLOT: usize = 8;
@@ -42,6 +45,7 @@ pub(crate) struct App {
     pub(crate) parts: Arc<JmapParts>,
     pub(crate) config: Arc<JmapConfig>,
     pub(crate) pusher: Arc<Pusher>,
+    pub(crate) push: Arc<PushSender>,
     methods: Methods,
     views: Arc<Views>,
     requests: Slots,
@@ -56,8 +60,10 @@ impl App {
         let parts = Arc::new(parts);
         let requests_max = config.requests_per_user_max.get();
         let pusher = Pusher::new(parts.clone(), Duration::from_millis(config.push_delay_ms));
+        let pusher = Arc::new(pusher);
         Self {
-            pusher: Arc::new(pusher),
+            push: Arc::new(PushSender::new(parts.clone(), config.push.clone(), pusher.clone())),
+            pusher,
             methods: Methods::new(methods::ALL),
             views: Arc::new(Views::new(config.views_bytes_max.get(), parts.metrics.queries.clone())),
             requests: Slots::new(requests_max, requests_max.saturating_mul(WAITING_FOR_A_SLOT)),
@@ -77,12 +83,14 @@ impl App {
             login,
             using,
             views: self.views.clone(),
+            push: self.push.clone(),
         }
     }
 
     /// Ends all streams and sockets.
     pub(crate) fn close(&self) {
         self.closing.send_replace(true);
+        self.push.close();
     }
 
     /// Completes when the door closes.
@@ -104,8 +112,9 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
     let all = [
         Route::get("/.well-known/jmap", "the session object of JMAP", session::session),
         Route::post(API, "JMAP requests", api::api),
-        Route::get("/jmap/events", "changes of states, as an event stream", events::events).as_stream(),
+        Route::get(EVENTS, "changes of states, as an event stream", events::events).as_stream(),
         Route::get(SOCKET, "JMAP over a WebSocket", socket::socket).as_stream(),
+        Route::post("/jmap/token", "a short-lived token for URLs", token::token),
         Route::post("/jmap/upload/{account}", "store a blob for a day", upload::upload),
         Route::get("/jmap/download/{account}/{blob}/{name}", "the bytes of a blob", download::download),
     ];
@@ -113,6 +122,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
 }
 
 const API: &str = "/jmap/api";
+const EVENTS: &str = "/jmap/events";
 const SOCKET: &str = "/jmap/ws";
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 

@@ -114,9 +114,10 @@ async fn write(app: &App, login: &Login, base: &str) -> Result<Session, Error> {
             is_read_only: grant.access == Access::Read,
         });
     }
+    let key = app.push.application_server_key().await?;
     let mut json = Vec::new();
     let mut session = Object::open(&mut json);
-    write_capabilities(app, base, &mut session);
+    write_capabilities(app, base, key, &mut session);
     let mut members = session.object("accounts");
     for account in &accounts {
         write_account(app, account, members.object(&account.id));
@@ -136,7 +137,7 @@ async fn write(app: &App, login: &Login, base: &str) -> Result<Session, Error> {
     Ok(Session { json, state })
 }
 
-fn write_capabilities(app: &App, base: &str, session: &mut Object<'_>) {
+fn write_capabilities(app: &App, base: &str, push_key: &str, session: &mut Object<'_>) {
     let config = &app.config;
     let mut capabilities = session.object("capabilities");
     let mut core = capabilities.object(Capability::Core.uri());
@@ -155,6 +156,9 @@ fn write_capabilities(app: &App, base: &str, session: &mut Object<'_>) {
     let mut socket = capabilities.object(Capability::WebSocket.uri());
     socket.field("url", &format!("{}{SOCKET}", socket_base_url(base)));
     socket.field("supportsPush", &true);
+    drop(socket);
+    // RFC 9749 §3: clients hand it to their push service.
+    capabilities.object(Capability::WebPushVapid.uri()).field("applicationServerKey", push_key);
 }
 
 fn write_account(app: &App, account: &Listed, mut out: Object<'_>) {

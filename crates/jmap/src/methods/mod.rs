@@ -9,6 +9,7 @@ mod get;
 mod identity;
 mod mail_errors;
 mod mailbox;
+mod push_subscription;
 mod quota;
 mod set_states;
 mod small_query;
@@ -27,6 +28,7 @@ pub(crate) const ALL: &[&[Method]] = &[
     email_edit::METHODS,
     identity::METHODS,
     mailbox::METHODS,
+    push_subscription::METHODS,
     quota::METHODS,
     thread::METHODS,
 ];

@@ -4,6 +4,7 @@
 //! puts them where each of the account's clients looks: a slow client finds the newest states alone.
 
 mod states;
+pub(crate) mod subscriptions;
 
 use std::{
     collections::{HashMap, HashSet},

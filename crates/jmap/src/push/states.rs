@@ -134,6 +134,30 @@ impl Visible {
         }
     }
 
+    /// The same with the accounts first that have another state than in `seen`.
+    pub(crate) fn changed_first(mut self, seen: &Self, types: Types) -> Self {
+        self.0.sort_by_key(|(account, states)| states.changed(seen.of(*account), types).next().is_none());
+        self
+    }
+
+    /// Takes the states of the accounts that `newer` has.
+    pub(crate) fn merge(&mut self, newer: &Self) {
+        for (account, states) in &newer.0 {
+            match self.0.iter_mut().find(|(known, _)| known == account) {
+                Some((_, known)) => *known = *states,
+                None => self.0.push((*account, *states)),
+            }
+        }
+    }
+
+    /// Whether an email was added since `seen` in an account that `seen` has.
+    pub(crate) fn has_delivered_since(&self, seen: &Self, types: Types) -> bool {
+        self.0.iter().any(|(account, states)| {
+            let known = seen.of(*account);
+            known.is_some() && states.changed(known, types).any(|(name, _)| name == "EmailDelivery")
+        })
+    }
+
     fn of(&self, account: AccountId) -> Option<TypeStates> {
         self.0.iter().find(|(known, _)| *known == account).map(|(_, states)| *states)
     }
@@ -191,6 +215,20 @@ mod tests {
         assert_eq!(change(&new, &old, email), expected);
         assert!(!new.differs(&old, Types::of(["Mailbox"])));
         assert!(new.differs(&Visible::default(), Types::of(["Mailbox"])));
+    }
+
+    #[test]
+    fn p5_accounts_that_changed_come_first_and_are_merged() {
+        let (new, mut seen) = (visible(), visible());
+        seen.0[1].1.0[3] = 9;
+        let sorted = new.clone().changed_first(&seen, Types::ALL);
+        assert_eq!(sorted.0[0].0, AccountId(1025));
+        assert!(new.has_delivered_since(&seen, Types::ALL));
+        assert!(!new.has_delivered_since(&seen, Types::of(["Email"])));
+        assert!(!new.has_delivered_since(&Visible::default(), Types::ALL), "nothing is known of before");
+        let mut merged = Visible(vec![seen.0[1]]);
+        merged.merge(&new);
+        assert!(!new.differs(&merged, Types::ALL) && merged.0.len() == 2);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 mod blobs;
 mod chains;
 mod push;
+pub(crate) mod push_service;
+mod push_subscriptions;
 mod requests;
 mod session;
 mod socket;
+mod url_tokens;

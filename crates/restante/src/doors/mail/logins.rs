@@ -90,10 +90,13 @@ impl Guard for LoginGuard {
                     Err(LoginError::Refused)
                 }
             }
-            None => {
-                let text = "log in with an address and a password (Basic), or with a token (Bearer)";
-                return Err(Denied::unauthorized(text, self.challenge(), false));
-            }
+            None => match restante_jmap::url_token(head).filter(|_| !self.is_for_operators) {
+                Some(token) => self.directory.check_url_token(ip, token).await,
+                None => {
+                    let text = "log in with an address and a password (Basic), or with a token (Bearer)";
+                    return Err(Denied::unauthorized(text, self.challenge(), false));
+                }
+            },
         };
         let login = login.map_err(|error| self.denied(&error))?;
         let caller = if !self.is_for_operators {

@@ -120,6 +120,8 @@ const KEYS: [&str; 14] = [
     "jmap.changes_max",
     "jmap.objects_in_get_max",
     "jmap.objects_in_set_max",
+    "jmap.push.contact",
+    "jmap.push.expires_seconds_max",
     "jmap.upload_seconds",
     "jmap.uploads_bytes_max",
     "mail.journal.bytes_max",

@@ -69,6 +69,8 @@ async fn fixture() -> Fixture {
     let router = front.router(vec![
         Route::get("/mine", "who logs in", who).with_audience(Audience::Accounts),
         Route::get("/events", "events", events).with_audience(Audience::Accounts),
+        Route::get("/jmap/events", "events of JMAP", events).with_audience(Audience::Accounts),
+        Route::get("/jmap/ws", "for operators", async || "done").with_audience(Audience::Operators),
         Route::get("/admin", "for operators", async || "done").with_audience(Audience::Operators),
         Route::post("/admin", "for operators", async || "done").with_audience(Audience::Operators),
     ]);
@@ -153,6 +155,18 @@ async fn accounts_log_in_by_a_password_and_by_a_token() {
     assert_eq!(fixture.status("/mine", &basic(&anna(), "changed")).await, 200);
     fixture.done(Operation::SetState { address: anna(), state: State::Disabled }).await;
     fixture.until_status("/mine", &basic(&anna(), "changed"), 401).await;
+}
+
+#[tokio::test]
+async fn h7_a_token_in_the_url_is_for_the_routes_of_jmap_and_not_for_operators() {
+    let fixture = fixture().await;
+    let login = fixture.directory.check_password(NO_CLIENT, "olga@example.org", "secret").await.unwrap();
+    let (token, _) = fixture.directory.make_url_token(&login, 60);
+    for (path, status) in [("/jmap/events", 200), ("/mine", 401), ("/jmap/ws", 401), ("/admin", 401)] {
+        let request = Request::get(format!("{path}?access_token={token}")).body(Body::empty()).unwrap();
+        assert_eq!(fixture.ask(request).await.status().as_u16(), status, "{path}");
+    }
+    assert_eq!(fixture.status("/mine", &format!("Bearer {token}")).await, 401);
 }
 
 #[tokio::test]

@@ -1,0 +1,217 @@
+//! Pushes to the URLs of push subscriptions (RFC 8620 §7.2).
+//!
+//! Each subscription that this server knows has a task, which waits for changes of states, sends the newest ones, and tries again what
+//! failed. So one push waits for a subscription at most, and newer states replace those that wait. A semaphore bounds what is sent at
+//! once. A task reads its subscription again before each push: one that was destroyed, has expired, or whose log-in was revoked gets
+//! nothing any more.
+
+mod client;
+mod delivery;
+mod encryption;
+mod endpoint;
+mod pace;
+mod stored;
+mod vapid;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use restante_core::Error;
+use restante_directory::{AccountChange, AccountChanges, Actor, Answer, Operation, PAGE_MAX};
+use restante_records::{AccountId, RecordId};
+use tokio::{
+    sync::{Notify, OnceCell, Semaphore},
+    task::AbortHandle,
+    time::sleep,
+};
+use tracing::warn;
+
+pub(crate) use endpoint::Endpoint;
+pub use stored::erase_push_subscriptions;
+pub(crate) use stored::{Found, Keys, Stored, change, create, destroy, list};
+
+use super::Pusher;
+use crate::{JmapParts, PushConfig};
+use client::Client;
+use delivery::Delivery;
+use vapid::Vapid;
+
+/// How long to wait before records that failed are read again.
+const RETRY: Duration = Duration::from_secs(1);
+/// The seconds in which creations are counted.
+const HOUR: i64 = 3_600;
+/// Users whose creations are counted; those who made none for an hour go first.
+const COUNTED_MAX: usize = 10_000;
+/// The name of the key of VAPID among the secrets of the server.
+const VAPID_KEY: &str = "VAPID key of JMAP";
+
+/// Sends pushes.
+pub(crate) struct PushSender {
+    parts: Arc<JmapParts>,
+    config: PushConfig,
+    pusher: Arc<Pusher>,
+    client: Client,
+    vapid: OnceCell<Vapid>,
+    /// One permit for each push that is being sent.
+    sends: Semaphore,
+    tasks: Mutex<HashMap<AccountId, HashMap<RecordId, Running>>>,
+    created: Mutex<HashMap<AccountId, Created>>,
+}
+
+/// The task of a subscription, until it is dropped.
+struct Running {
+    poke: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a user has created since a time.
+#[derive(Clone, Copy)]
+struct Created {
+    since: i64,
+    count: usize,
+}
+
+impl PushSender {
+    pub(crate) fn new(parts: Arc<JmapParts>, config: PushConfig, pusher: Arc<Pusher>) -> Self {
+        Self {
+            parts,
+            client: Client::new(&config),
+            sends: Semaphore::new(config.sends_max.get().min(Semaphore::MAX_PERMITS)),
+            config,
+            pusher,
+            vapid: OnceCell::new(),
+            tasks: Mutex::default(),
+            created: Mutex::default(),
+        }
+    }
+
+    /// The public key by which push services know this server (RFC 9749 §3), in base64url.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub(crate) async fn application_server_key(&self) -> Result<&str, Error> {
+        self.vapid().await.map(Vapid::public_key)
+    }
+
+    async fn vapid(&self) -> Result<&Vapid, Error> {
+        let make = async || {
+            let stored = self.parts.directory.server_secret(VAPID_KEY, &Vapid::new_key()?).await?;
+            Vapid::of_key(&stored)
+        };
+        self.vapid.get_or_try_init(make).await
+    }
+
+    /// Starts the tasks of all subscriptions that are stored, and pokes those whose account changes, until the directory is closed.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut changes = self.parts.directory.changes();
+        while let Err(error) = self.begin_all().await {
+            warn!(%error, "push subscriptions were not read, and are read again");
+            sleep(RETRY).await;
+        }
+        self.follow(&mut changes).await;
+    }
+
+    async fn begin_all(self: &Arc<Self>) -> Result<(), Error> {
+        let (actor, mut after) = (Actor("the JMAP door".to_owned()), None);
+        loop {
+            let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
+            let Answer::Accounts(page) = self.parts.directory.operate(&actor, page).await? else {
+                return Ok(());
+            };
+            for account in page.items {
+                let account = AccountId(account.account);
+                for found in list(&self.parts.mail, account).await?.subscriptions {
+                    self.begin(account, found.id);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The subscriptions of an account whose password, token, grants or state have changed look at them again.
+    async fn follow(&self, changes: &mut AccountChanges) {
+        while let Some(change) = changes.next().await {
+            let tasks = self.tasks.lock();
+            match change {
+                AccountChange::Account(account) => tasks.get(&account).into_iter().for_each(poke),
+                AccountChange::Any => tasks.values().for_each(poke),
+            }
+        }
+    }
+
+    /// Starts the task of a subscription, or has it look at a change.
+    pub(crate) fn begin(self: &Arc<Self>, account: AccountId, id: RecordId) {
+        let mut tasks = self.tasks.lock();
+        let of_account = tasks.entry(account).or_default();
+        if let Some(running) = of_account.get(&id) {
+            running.poke.notify_one();
+            return;
+        }
+        let poke = Arc::new(Notify::new());
+        let delivery = Delivery::new(self.clone(), account, id, poke.clone());
+        let sender = self.clone();
+        let task = tokio::spawn(async move {
+            delivery.run().await;
+            sender.end(account, id);
+        });
+        of_account.insert(id, Running { poke, task: task.abort_handle() });
+        self.parts.metrics.pushes.subscriptions.inc();
+    }
+
+    /// Ends the task of a subscription that is destroyed.
+    pub(crate) fn end(&self, account: AccountId, id: RecordId) {
+        let mut tasks = self.tasks.lock();
+        let Some(of_account) = tasks.get_mut(&account) else { return };
+        if of_account.remove(&id).is_some() {
+            self.parts.metrics.pushes.subscriptions.dec();
+        }
+        if of_account.is_empty() {
+            tasks.remove(&account);
+        }
+    }
+
+    /// Counts a subscription that a user is about to create; false when the user has created too many within an hour.
+    pub(crate) fn may_create(&self, user: AccountId) -> bool {
+        let now = self.parts.mail.clock().now().seconds();
+        let mut created = self.created.lock();
+        if created.len() >= COUNTED_MAX {
+            created.retain(|_, counted| counted.since > now - HOUR);
+        }
+        let counted = created.entry(user).or_insert(Created { since: now, count: 0 });
+        if counted.since <= now - HOUR || counted.since > now {
+            *counted = Created { since: now, count: 0 };
+        }
+        counted.count += 1;
+        counted.count <= self.config.created_per_hour_max.get()
+    }
+
+    /// Ends all tasks.
+    pub(crate) fn close(&self) {
+        self.tasks.lock().clear();
+        self.parts.metrics.pushes.subscriptions.set(0);
+    }
+
+    /// The subscriptions that have a task.
+    #[cfg(test)]
+    pub(crate) fn running(&self) -> usize {
+        self.tasks.lock().values().map(HashMap::len).sum()
+    }
+}
+
+fn poke(of_account: &HashMap<RecordId, Running>) {
+    of_account.values().for_each(|running| running.poke.notify_one());
+}
+
+/// Whether keys can be used to encrypt; for those that a client sends.
+pub(crate) fn are_usable(keys: &Keys) -> bool {
+    encryption::encrypt(keys, b"").is_ok()
+}
