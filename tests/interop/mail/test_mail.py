@@ -1,19 +1,13 @@
-"""Foreign mail clients against restante: smtplib delivers by LMTP and SMTP, jmapc reads by JMAP over TLS."""
+"""jmapc and smtplib: smtplib delivers by LMTP and SMTP, jmapc reads by JMAP over TLS."""
 
 import base64
-import os
-import pathlib
 import smtplib
-import socket
-import subprocess
-import tempfile
 import threading
 import time
 import unittest
-from email.message import EmailMessage
 
 import jmapc
-from jmapc import EmailQueryFilterCondition, MailboxQueryFilterCondition, Ref
+from jmapc import EmailQueryFilterCondition, Ref
 from jmapc.methods import (
     CustomMethod,
     EmailChanges,
@@ -21,138 +15,14 @@ from jmapc.methods import (
     EmailQuery,
     EmailSet,
     MailboxGet,
-    MailboxQuery,
     SearchSnippetGet,
     ThreadGet,
 )
 
-USER = "anna@example.org"
-PASSWORD = "correct horse"
-PATIENCE_SECONDS = 60
+from server import PASSWORD, PATIENCE_SECONDS, USER, ServerTest, message
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Server:
-    """A server with an account, in a folder of its own."""
-
-    def __init__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.jmap, self.lmtp, self.smtp = free_port(), free_port(), free_port()
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("RESTANTE_")
-        }
-        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-            + ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
-            + ["-keyout", "key.pem", "-out", "certificate.pem"],
-            cwd=self.folder.name, check=True, stderr=subprocess.DEVNULL,
-        )
-        os.environ["REQUESTS_CA_BUNDLE"] = str(pathlib.Path(self.folder.name) / "certificate.pem")
-        pathlib.Path(self.folder.name, "restante.toml").write_text(f"""
-            [operate]
-            listen = ""
-            [rest]
-            port = 0
-            [waku.node]
-            enabled = false
-            [tls]
-            certificate_files = ["certificate.pem"]
-            certificate_key_files = ["key.pem"]
-            [public]
-            listen = ["127.0.0.1:{self.jmap}"]
-            tls = true
-            [lmtp]
-            listen = ["127.0.0.1:{self.lmtp}"]
-            [smtp]
-            listen = ["127.0.0.1:{self.smtp}"]
-            hostname = "mail.example.org"
-        """)
-        self.run("domain", "add", "example.org")
-        self.run("account", "add", USER, "--password-file", "-", input=PASSWORD)
-        self.process = subprocess.Popen(
-            [os.environ["RESTANTE_BIN"], "serve"], cwd=self.folder.name, env=self.environment,
-            stdout=subprocess.DEVNULL, stderr=self.log,
-        )
-        self.wait()
-
-    def run(self, *arguments, input=None):
-        subprocess.run(
-            [os.environ["RESTANTE_BIN"], *arguments], cwd=self.folder.name, env=self.environment,
-            input=input, text=True, check=True,
-        )
-
-    def wait(self):
-        end = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < end:
-            try:
-                for port in (self.jmap, self.lmtp, self.smtp):
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                return
-            except OSError:
-                if self.process.poll() is not None:
-                    break
-                time.sleep(0.1)
-        self.log.seek(0)
-        raise RuntimeError("the server does not listen\n" + self.log.read())
-
-    def client(self):
-        return jmapc.Client.create_with_password(f"localhost:{self.jmap}", USER, PASSWORD)
-
-    def close(self):
-        self.process.terminate()
-        code = self.process.wait(PATIENCE_SECONDS)
-        self.log.seek(0)
-        log = self.log.read()
-        self.log.close()
-        self.folder.cleanup()
-        if code != 0:
-            raise RuntimeError(f"the server ended with {code}\n{log}")
-
-
-def message(subject, text="Hello!", **headers):
-    mail = EmailMessage()
-    mail["From"] = "Bert <bert@example.net>"
-    mail["To"] = USER
-    mail["Subject"] = subject
-    mail["Message-ID"] = f"<{subject.replace(' ', '.')}@example.net>"
-    for name, value in headers.items():
-        mail[name.replace("_", "-")] = value
-    mail.set_content(text)
-    return mail
-
-
-class MailTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
-
-    def deliver(self, mail):
-        with smtplib.LMTP("127.0.0.1", self.server.lmtp) as lmtp:
-            self.assertEqual(lmtp.send_message(mail, "bert@example.net", [USER]), {})
-
-    def one(self, client, method):
-        response = client.request(method)
-        self.assertNotIsInstance(response, jmapc.Error, response)
-        return response
-
-    def mailbox(self, client, role):
-        found = self.one(client, MailboxQuery(filter=MailboxQueryFilterCondition(role=role)))
-        self.assertEqual(len(found.ids), 1, role)
-        return found.ids[0]
-
-    def find(self, client, **conditions):
-        return self.one(client, EmailQuery(filter=EmailQueryFilterCondition(**conditions))).ids
-
+class MailTest(ServerTest):
     def test_a_mail_makes_the_round_of_a_client(self):
         client = self.server.client()
         mail = message("Round", "The quick brown fox\nreads its mail.")
@@ -170,7 +40,7 @@ class MailTest(unittest.TestCase):
         (value,) = email.body_values.values()
         self.assertEqual(value.value, "The quick brown fox\nreads its mail.\n")
         (attachment,) = email.attachments
-        target = pathlib.Path(self.server.folder.name) / "b.bin"
+        target = self.server.folder / "b.bin"
         client.download_attachment(attachment, target)
         self.assertEqual(target.read_bytes(), b"\x00\x01\x02")
 
@@ -211,7 +81,7 @@ class MailTest(unittest.TestCase):
     def test_an_upload_is_imported(self):
         client = self.server.client()
         inbox = self.mailbox(client, "inbox")
-        file = pathlib.Path(self.server.folder.name) / "imported.eml"
+        file = self.server.folder / "imported.eml"
         file.write_bytes(message("Imported", "from a file").as_bytes())
         blob = client.upload_blob(file)
         method = CustomMethod(data={
