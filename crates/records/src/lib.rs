@@ -151,6 +151,7 @@ pub trait Records: Send + Sync + 'static {
     /// - [`Page::next`] is set when, and only when, more entries remain. Walking by it gives every entry that was there
     ///   when the walk began and is not removed or changed since exactly once, also while others commit. A cursor survives
     ///   the destruction of the record it names, restarts, and moving to another engine.
+    /// - [`Page::values`] has the value of the last part of each entry when [`Query::with_values`] is set, and is empty otherwise.
     /// - [`Page::state`] is the state of the kind at the moment when the page was read.
     ///
     /// # Errors

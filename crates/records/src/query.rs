@@ -41,6 +41,8 @@ pub struct Query {
     pub limit: usize,
     /// Where the page before ended.
     pub after: Option<Cursor>,
+    /// Whether [`Page::values`] is answered, too.
+    pub with_values: bool,
 }
 
 impl Query {
@@ -55,6 +57,7 @@ impl Query {
             skip: 0,
             limit: 100,
             after: None,
+            with_values: false,
         }
     }
 
@@ -93,6 +96,13 @@ impl Query {
         self
     }
 
+    /// With the value of the last part of each entry.
+    #[must_use]
+    pub fn with_values(mut self) -> Self {
+        self.with_values = true;
+        self
+    }
+
     /// What comes after a page.
     #[must_use]
     pub fn after(mut self, cursor: Cursor) -> Self {
@@ -115,6 +125,8 @@ pub struct Count {
 pub struct Page {
     /// The records, in the order of the query.
     pub ids: Vec<RecordId>,
+    /// The value of the last part of the index in the entry of each of them, if the query asks for values; else empty.
+    pub values: Vec<Value>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<Cursor>,
     /// The state of the kind when this was read.

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Range,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,6 +20,7 @@ use restante_mail::{
     StoredMessage, message,
 };
 use restante_records::{AccountId, Schema};
+use tokio::task::JoinHandle;
 
 use super::corpus::Corpus;
 use crate::progress;
@@ -165,9 +167,13 @@ impl Filling {
         let inbox = mailboxes.iter().find(|mailbox| mailbox.role == Some(MailboxRole::Inbox));
         let inbox = inbox.context("a new account has no inbox")?.id;
         let bar = progress::bar("storing emails", emails);
+        let batch = |first: u64| first..emails.min(first + BATCH);
+        let mut storing = self.begin_storing(batch(0));
         for first in (0..emails).step_by(BATCH as usize) {
-            let numbers = first..emails.min(first + BATCH);
-            let stored = try_join_all(numbers.clone().map(|n| self.store(n))).await?;
+            let numbers = batch(first);
+            // The messages of the next batch are made while the emails of this one are.
+            let next = self.begin_storing(batch(emails.min(first + BATCH)));
+            let stored = std::mem::replace(&mut storing, next).await??;
             let creates = numbers.clone().zip(stored).map(|(n, message)| {
                 self.raw_bytes += message.size;
                 let email = NewEmail {
@@ -187,10 +193,10 @@ impl Filling {
         Ok(())
     }
 
-    async fn store(&self, n: u64) -> anyhow::Result<StoredMessage> {
-        let raw = Bytes::from(self.corpus.email(n));
-        let put = self.mail.blobs().put(&mut raw.clone()).await?;
-        Ok(StoredMessage::new(&message::read(&raw), put.id))
+    /// Begins to put messages into the store, on another thread.
+    fn begin_storing(&self, numbers: Range<u64>) -> JoinHandle<anyhow::Result<Vec<StoredMessage>>> {
+        let (corpus, mail) = (self.corpus, self.mail.clone());
+        tokio::spawn(async move { try_join_all(numbers.map(|n| store(&mail, corpus, n))).await })
     }
 
     /// Adds mailboxes to those that every account has.
@@ -210,6 +216,12 @@ impl Filling {
         }
         Ok(())
     }
+}
+
+async fn store(mail: &Mail, corpus: Corpus, n: u64) -> anyhow::Result<StoredMessage> {
+    let raw = Bytes::from(corpus.email(n));
+    let put = mail.blobs().put(&mut raw.clone()).await?;
+    Ok(StoredMessage::new(&message::read(&raw), put.id))
 }
 
 /// Bytes that the files below a folder take on disk.

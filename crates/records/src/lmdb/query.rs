@@ -25,7 +25,7 @@ impl Engine {
         self.store.read(|view| {
             let row = walk.run(view)?;
             let next = if walk.has_more { Some(walk.cursor()?) } else { None };
-            Ok(Page { ids: walk.found, next, state: row.kind(query.kind).state })
+            Ok(Page { ids: walk.found, values: walk.values, next, state: row.kind(query.kind).state })
         })
     }
 
@@ -51,6 +51,8 @@ struct Walk<'q> {
     /// Entries that were left out so far.
     skipped: u64,
     found: Vec<RecordId>,
+    /// The values of the last part, if they are asked for.
+    values: Vec<Value>,
     /// The key of the last entry of a full page.
     last: KeyBuf,
     /// Whether there was an entry more than the page has room for.
@@ -66,8 +68,8 @@ struct Keys {
 impl<'q> Walk<'q> {
     fn new(account: AccountId, query: &'q Query, checked: CheckedQuery<'q>, skip: u64) -> Self {
         let CheckedQuery { index, after } = checked;
-        let (found, last) = (Vec::new(), KeyBuf::new());
-        Self { account, query, index, after, skip, skipped: 0, found, last, has_more: false }
+        let (found, values, last) = (Vec::new(), Vec::new(), KeyBuf::new());
+        Self { account, query, index, after, skip, skipped: 0, found, values, last, has_more: false }
     }
 
     /// Reads the page; returns the account's row at the same moment.
@@ -156,6 +158,13 @@ impl<'q> Walk<'q> {
                 return Ok(());
             }
             self.found.push(id_of(key, known_bytes, left_parts).ok_or_else(|| corrupt(INDEX, key))?);
+            if self.query.with_values {
+                let value = match left_parts {
+                    0 => self.query.equals.last().cloned(),
+                    _ => last_value(key, known_bytes, left_parts),
+                };
+                self.values.push(value.ok_or_else(|| corrupt(INDEX, key))?);
+            }
             if self.found.len() == self.query.limit {
                 self.last = KeyBuf::from_slice(key);
             }
@@ -239,6 +248,15 @@ fn id_of(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<RecordId> 
     }
     let id = take_number(&mut rest)?;
     rest.is_empty().then_some(RecordId(id))
+}
+
+/// The value of the last of some parts, one at least.
+fn last_value(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<Value> {
+    let mut rest = key.get(known_bytes..)?;
+    for _ in 1..left_parts {
+        skip_value(&mut rest)?;
+    }
+    entries::take_value(&mut rest)
 }
 
 #[cfg(test)]

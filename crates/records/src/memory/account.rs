@@ -234,8 +234,10 @@ impl Account {
             Some(last) if has_more => Some(entries::cursor(query.kind, checked.index, &last.values, last.id)),
             _ => None,
         };
+        let last = |place: &EntryKey| place.values.last().cloned();
+        let values = if query.with_values { places.iter().filter_map(last).collect() } else { Vec::new() };
         let ids = places.into_iter().map(|place| place.id).collect();
-        Ok(Page { ids, next, state: self.states().of(query.kind) })
+        Ok(Page { ids, values, next, state: self.states().of(query.kind) })
     }
 
     pub(super) fn count(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Count, Error> {

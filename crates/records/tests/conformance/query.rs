@@ -44,6 +44,7 @@ crate::promises! {
         a_cursor_survives_moving_to_another_engine,
         a_cursor_before_the_range_begins_at_the_range,
         a_cursor_behind_the_range_ends_the_walk,
+        values_are_those_of_the_last_part,
         skipped_entries_are_left_out,
         skipping_a_scattered_index_goes_on_through_all_ages,
         skipping_begins_behind_the_cursor,
@@ -451,6 +452,24 @@ async fn a_cursor_behind_the_range_ends_the_walk(subject: Subject) {
     let query = Query { after: before, ..Query::new(EMAIL, BY_MAILBOX).equals(2).descending() };
     let page = records.query(A, &query).await.unwrap();
     assert_eq!((page.ids, page.next), (vec![], None));
+}
+
+async fn values_are_those_of_the_last_part(subject: Subject) {
+    let records = subject.open().await.records;
+    emails(&*records, &[(1, 300), (1, 5), (1, 70_000)]).await;
+    let values = async |query: Query| records.query(A, &query).await.unwrap().values;
+    let numbers = |numbers: &[u64]| numbers.iter().map(|number| Value::Number(*number)).collect::<Vec<_>>();
+    let query = || Query::new(EMAIL, BY_MAILBOX).equals(1);
+    assert_eq!(values(query()).await, []);
+    assert_eq!(values(query().with_values()).await, numbers(&[5, 300, 70_000]));
+    assert_eq!(values(query().with_values().descending().limit(2)).await, numbers(&[70_000, 300]));
+    assert_eq!(values(query().with_values().skip(1).limit(1)).await, numbers(&[300]));
+    assert_eq!(values(Query::new(EMAIL, BY_MAILBOX).with_values()).await, numbers(&[5, 300, 70_000]));
+    assert_eq!(
+        values(query().equals(300).with_values()).await,
+        numbers(&[300]),
+        "also of a value of the query"
+    );
 }
 
 async fn skipped_entries_are_left_out(subject: Subject) {

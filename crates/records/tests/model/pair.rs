@@ -192,6 +192,7 @@ impl Pair {
             direction: if asked.is_descending { Direction::Descending } else { Direction::Ascending },
             skip: asked.skip,
             limit: asked.limit,
+            with_values: asked.limit.is_multiple_of(2),
         };
         let counted = self.engine.records.count(account, &query).await;
         if self.has_all_indexes || ![(EMAIL, BY_ALL), (EMAIL, BY_HASH)].contains(&of) {

@@ -7,7 +7,7 @@ use std::{
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::{Mail, email, message::Shorthand, row::Row, thread as thread_kind};
-use restante_records::{ChangesSince, Get, Kind, Properties, Query, Record, Records};
+use restante_records::{ChangesSince, Get, Kind, Properties, Query, Record, Records, Value};
 use restante_search as search;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
@@ -225,6 +225,9 @@ impl<'c> Selection<'c> {
         if let Some(entries) = self.entries_of_hits(found).await? {
             return Ok(entries);
         }
+        if let Some(entries) = self.entries_of_index().await? {
+            return Ok(entries);
+        }
         let found = &found.emails;
         let mut evaluation = Evaluation::new(self, found, false);
         match &self.candidates {
@@ -246,6 +249,32 @@ impl<'c> Selection<'c> {
             }
         }
         Ok(evaluation.passed)
+    }
+
+    /// What an index says alone of a mailbox. `None`: emails must be read.
+    async fn entries_of_index(&self) -> Result<Option<Vec<Evaluated>>, MethodError> {
+        let Some((walk, _)) = self.exact_walk().filter(|(walk, _)| self.is_made_of_index(walk)) else {
+            return Ok(None);
+        };
+        let mut entries = Vec::new();
+        let mut query = walk.query(true).limit(WALK_PAGE).with_values();
+        loop {
+            let page = self.records().query(self.account, &query).await?;
+            for (id, received) in page.ids.iter().zip(&page.values) {
+                let Value::Number(received) = received else { return Ok(None) };
+                let keys = Keys::One(i64::try_from(*received).unwrap_or(i64::MAX));
+                entries.push(Evaluated { entry: Entry { keys, id: id.0 }, thread: 0 });
+            }
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return Ok(Some(entries)),
+            }
+        }
+    }
+
+    /// Whether a result is made of an index without its emails, which say their threads, and whether they are in a mailbox.
+    pub(crate) fn is_made_of_index(&self, walk: &Walk) -> bool {
+        !self.collapse && walk.mailbox.is_some()
     }
 
     /// What a search and an index say alone, so that a search for a common word reads no email. `None`: emails must be read.

@@ -21,8 +21,10 @@ const NEAR: u64 = 128;
 const NEAR_COLLAPSED: u64 = 24;
 /// Emails that are read at most by a walk over threads.
 const COLLAPSE_READS_MAX: usize = 2_048;
-/// How many entries of an index are walked over in the time in which one email is read for a result.
+/// How many entries of an index are walked over in the time in which one email is put into a result: after it was read, or as the
+/// index has it.
 const STEPS_OF_A_READ: u64 = 8;
+const STEPS_OF_AN_ENTRY: u64 = 2;
 
 /// How often an answer is made again because of a commit between its reads.
 const ATTEMPTS_MAX: usize = 8;
@@ -152,8 +154,13 @@ impl Selection<'_> {
             Some(mailbox) => self.counted(mailbox, mailbox::TOTAL).await?,
             None => self.emails_of_account().await?,
         };
-        let walked = self.add_walk(reach.min(emails).saturating_mul(cost));
-        Ok(walked < emails.saturating_mul(STEPS_OF_A_READ))
+        let reach = reach.min(emails);
+        if reach <= near {
+            return Ok(true);
+        }
+        let walked = self.add_walk(reach.saturating_mul(cost));
+        let steps = if self.is_made_of_index(walk) { STEPS_OF_AN_ENTRY } else { STEPS_OF_A_READ };
+        Ok(walked < emails.saturating_mul(steps))
     }
 
     /// The part, if an index has it and a walk is the cheapest way.
