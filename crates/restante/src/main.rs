@@ -25,6 +25,12 @@ mod telemetry;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tikv_jemallocator::Jemalloc;
+
+/// It gives memory back to the system that is not used any more. With the C library's allocator, which has more arenas than cores and keeps
+/// what is free in them, a server that indexes mail takes several times as much.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {

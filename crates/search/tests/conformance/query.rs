@@ -35,14 +35,14 @@ async fn hits_ascend_by_id_and_have_their_time(subject: Subject) {
 async fn the_newest_hits_come_first_when_they_are_asked_for(subject: Subject) {
     let opened = subject.open().await;
     // More than one part of a segment: mostly in the order of their times, some not, many of equal times.
-    let received = |n: u64| if n % 50 == 0 { 1_000_000 - n as i64 } else { (n / 3) as i64 };
+    let received = |n: u64| if n.is_multiple_of(50) { 1_000_000 - n as i64 } else { (n / 3) as i64 };
     let mut all = Vec::new();
     for part in 0..7_u64 {
         let documents: Vec<_> = (0..1_000)
             .map(|n| part * 1_000 + n + 1)
             .map(|n| Document {
                 received: received(n),
-                ..email(n, if n % 400 == 0 { "rare" } else { "word" })
+                ..email(n, if n.is_multiple_of(400) { "rare" } else { "word" })
             })
             .collect();
         all.extend(documents.iter().map(|document| Hit { id: document.id, received: document.received }));
@@ -55,7 +55,7 @@ async fn the_newest_hits_come_first_when_they_are_asked_for(subject: Subject) {
     all.retain(|hit| ![6_950, 400].contains(&hit.id.0));
     all.sort_by_key(|hit| std::cmp::Reverse((hit.received, hit.id)));
     for word in ["word", "rare"] {
-        let is_hit = |hit: &&Hit| (hit.id.0 % 400 == 0) == (word == "rare");
+        let is_hit = |hit: &&Hit| hit.id.0.is_multiple_of(400) == (word == "rare");
         let expected: Vec<Hit> = all.iter().filter(is_hit).copied().collect();
         for (skipped, limit) in [(0, 1), (0, 5), (3, 20), (10, 5_000), (0, QUERY_HITS_MAX)] {
             let after = expected.get(skipped - 1.min(skipped)).copied().filter(|_| skipped > 0);
