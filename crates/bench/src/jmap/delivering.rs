@@ -108,7 +108,7 @@ impl Client for Sender {
 
 impl Sender {
     /// Sends each mail to all recipients.
-    pub(super) fn to_all(mut self) -> Self {
+    pub(super) fn with_all_recipients(mut self) -> Self {
         self.is_to_all = true;
         self
     }

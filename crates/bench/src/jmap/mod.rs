@@ -283,7 +283,7 @@ impl Bench<'_> {
     /// Delivers mails that each go to all recipients, and counts the blobs that they become.
     async fn deliver_to_all(&self, measured: &mut Measured, post: &Arc<Post>) -> anyhow::Result<()> {
         let senders = senders(self.mail_server.lmtp, post, 1).await?;
-        let senders = senders.into_iter().map(Sender::to_all).collect();
+        let senders = senders.into_iter().map(Sender::with_all_recipients).collect();
         let before = self.count("restante_blobs_put_blobs_total").await?;
         let load = self.run(senders).await.context("deliveries to many recipients failed")?;
         let blobs = self.count("restante_blobs_put_blobs_total").await? - before;
