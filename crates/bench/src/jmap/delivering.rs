@@ -107,7 +107,7 @@ pub(super) async fn deliver_all(senders: Vec<Sender>, emails: u64) -> anyhow::Re
 
 impl Sender {
     /// Sends each mail to all recipients.
-    pub(super) fn to_all(mut self) -> Self {
+    pub(super) fn with_all_recipients(mut self) -> Self {
         self.is_to_all = true;
         self
     }

@@ -364,8 +364,8 @@ impl Bench<'_> {
         let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
         let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
         let load = self.run(clients, Pace::Closed).await.context("deliveries failed")?;
-        let delivered = load.times.len();
         measured.load("lmtp".to_owned(), 0, load);
+        let delivered = self.count("restante_mail_deliveries_total").await?;
         self.wait_for_index(filled.emails + delivered).await?;
         let before = self.probe().await?;
         let clients = senders(self.mail_server.lmtp, &post, 1).await?;
@@ -378,19 +378,18 @@ impl Bench<'_> {
     /// Delivers mails that each go to all recipients, and counts the blobs that they become.
     async fn deliver_to_all(&self, measured: &mut Measured, post: &Arc<Post>) -> anyhow::Result<()> {
         let senders = senders(self.mail_server.lmtp, post, 1).await?;
-        let senders = senders.into_iter().map(Sender::to_all).collect();
-        let before = self.blobs().await?;
+        let senders = senders.into_iter().map(Sender::with_all_recipients).collect();
+        let before = self.count("restante_blobs_put_blobs_total").await?;
         let load = self.run(senders, Pace::Closed).await.context("deliveries to many recipients failed")?;
-        let blobs = self.blobs().await? - before;
+        let blobs = self.count("restante_blobs_put_blobs_total").await? - before;
         measured.figure("blobs_of_a_mail", 0, blobs as f64 / load.times.len().max(1) as f64, "");
         measured.load("lmtp_all".to_owned(), 0, load);
         Ok(())
     }
 
-    /// How many blobs were stored since the server started.
-    async fn blobs(&self) -> anyhow::Result<u64> {
-        let scrape = Scrape::of(self.mail_server.server.address).await?;
-        Ok(scrape.sum_with("restante_blobs_put_blobs_total", "result", "new"))
+    /// What the server has counted as new since it started.
+    async fn count(&self, metric: &str) -> anyhow::Result<u64> {
+        Ok(Scrape::of(self.mail_server.server.address).await?.sum_with(metric, "result", "new"))
     }
 
     /// Syncs a second of the disk alone.

@@ -222,7 +222,8 @@ fn addresses_of_mail_are_printed() {
     let (_guard, folder) = folder();
     let mut command = restante(&folder);
     command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
-    command.args(["--lmtp-listen", "127.0.0.1:0,unix:lmtp.socket", "--smtp-listen", "127.0.0.1:0"]);
+    command.args(["--lmtp-listen", "127.0.0.1:0", "--lmtp-listen", "unix:lmtp.socket"]);
+    command.args(["--smtp-listen", "127.0.0.1:0"]);
     let mut server = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mail =
