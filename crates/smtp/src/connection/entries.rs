@@ -45,7 +45,7 @@ impl Client {
         reply: Option<Reply<'static>>,
     ) {
         let outcome = reply.map_or(Outcome::BrokenOff, refused);
-        let (message_id, bytes) = (incoming.message_id(), incoming.received_bytes());
+        let (message_id, bytes) = (incoming.message_id(), incoming.received_bytes);
         self.note_message(transaction, message_id.as_deref(), bytes, |_| outcome.clone());
     }
 

@@ -55,7 +55,7 @@ impl Client {
         self.note_message(
             &transaction,
             deliveries.message_id.as_deref(),
-            bytes.max(incoming.received_bytes()),
+            incoming.received_bytes,
             |target| deliveries.outcome(target),
         );
         let results: Vec<Result<(), Refusal>> =

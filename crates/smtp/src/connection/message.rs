@@ -41,8 +41,10 @@ pub(super) struct Incoming {
     digest: Sha256,
     pub(super) memory: Option<Reservation>,
     pub(super) refusal: Option<Refusal>,
-    /// The Message-ID, and the bytes that came before, of a message that was refused.
-    refused: (Option<String>, u64),
+    /// The Message-ID of a message that was refused.
+    refused_id: Option<String>,
+    /// The length so far, with what was dropped.
+    pub(super) received_bytes: u64,
     /// Bytes that came after the message was refused.
     dropped_bytes: u64,
     chunks: ChunkDecoder,
@@ -69,7 +71,8 @@ impl Incoming {
             digest: Sha256::new(),
             memory: None,
             refusal: None,
-            refused: (None, 0),
+            refused_id: None,
+            received_bytes: 0,
             dropped_bytes: 0,
             chunks,
             deadline,
@@ -85,12 +88,7 @@ impl Incoming {
     /// The Message-ID as far as it was received, for the journal.
     pub(super) fn message_id(&self) -> Option<String> {
         let message = self.raw.get(self.trace_bytes..).unwrap_or_default();
-        self.refused.0.clone().or_else(|| message_id(message))
-    }
-
-    /// The length so far, also of a message that is refused: what it has after that counts as it was sent.
-    pub(super) fn received_bytes(&self) -> u64 {
-        self.bytes().max(self.refused.1.saturating_add(self.dropped_bytes))
+        self.refused_id.clone().or_else(|| message_id(message))
     }
 
     /// SHA-256 of the message.
@@ -102,6 +100,7 @@ impl Incoming {
     async fn append(&mut self, bytes: &[u8]) {
         let bytes_max = self.server.config.message_bytes_max.get();
         let needed = self.raw.len() + bytes.len();
+        self.received_bytes = self.received_bytes.saturating_add(bytes.len() as u64);
         if self.refusal.is_some() {
             return;
         }
@@ -146,7 +145,7 @@ impl Incoming {
     /// Refuses the message: what comes is dropped from now on, beginning with `next`.
     fn refuse(&mut self, refusal: Refusal, next: &[u8]) {
         let is_begin = self.bytes() == 0; // a short message may come at once
-        self.refused = (if is_begin { message_id(next) } else { self.message_id() }, self.bytes());
+        self.refused_id = if is_begin { message_id(next) } else { self.message_id() };
         self.raw = Vec::new();
         self.trace_bytes = 0;
         self.memory = None;
@@ -284,9 +283,6 @@ impl Client {
             left -= consumed as u64;
             incoming.append(&decoded).await;
             decoded.clear();
-            if incoming.refusal.is_some() {
-                incoming.dropped_bytes = incoming.dropped_bytes.saturating_add(consumed as u64);
-            }
         }
         Ok(Received::Whole)
     }

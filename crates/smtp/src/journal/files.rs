@@ -141,6 +141,9 @@ impl Segment {
     }
 }
 
+/// A file that is open for writing.
+type OpenSegment = (Segment, Box<dyn DiskFile>);
+
 /// The files of one kind, the oldest first.
 struct Row {
     kind: Kind,
@@ -388,11 +391,7 @@ fn load_rows(disk: &dyn Disk, rows: &mut [Row; 2]) -> Result<(), Error> {
 }
 
 /// Reads a file and cuts off what a crash or a damaged disk has left behind its last whole entry. One without any entry is removed.
-fn load_file(
-    disk: &dyn Disk,
-    kind: Kind,
-    number: u64,
-) -> Result<Option<(Segment, Box<dyn DiskFile>)>, Error> {
+fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegment>, Error> {
     let mut segment = Segment::new(kind, number);
     let name = segment.name.clone();
     let content = disk.read(&name).map_err(|error| failed("read", &name, error))?;
