@@ -154,7 +154,7 @@ test("the pages of mail are reached by keyboard", TIMEOUT, async (t) => {
   await isReady(page);
   await page.locator('[data-view="mail"]').waitFor();
   await page.keyboard.press("e");
-  await page.locator("#mail").waitFor();
+  await page.locator("#trace-about").waitFor();
   await page.locator("#trace-about").press("e");
   assert.equal(await page.locator("#trace-about").inputValue(), "e", "a field takes the key");
   await page.locator("#accounts-rows a", { hasText: ANNA }).focus();

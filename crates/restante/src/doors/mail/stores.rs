@@ -11,14 +11,15 @@ use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use restante_backup::Removing;
 use restante_core::ErrorKind;
 use restante_operate::RoleCheck;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::{debug, warn};
 
+use super::usage;
 use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
-/// How often they are asked what they hold: they walk through their counts for it.
+/// How often they are asked what they hold, at least: they walk through their counts for it. Small ones are asked more often.
 const STATS_INTERVAL: Duration = Duration::from_secs(600);
 /// A disk with less free space than this counts as full.
 const FREE_BYTES_MIN: u64 = 1 << 20;
@@ -268,9 +269,9 @@ pub(crate) struct Asked {
 /// Asks at once and then after each interval, until the server stops.
 pub(crate) async fn run(asked: Asked, metrics: StoresMetrics, stop: Stop) {
     let Asked { stores, search, checks, config } = asked;
-    let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
+    let mut health = interval(HEALTH_INTERVAL);
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next_stats = Instant::now();
     let mut stopped = std::pin::pin!(stop.requested());
     loop {
         tokio::select! {
@@ -278,7 +279,11 @@ pub(crate) async fn run(asked: Asked, metrics: StoresMetrics, stop: Stop) {
                 metrics.show_health(&checks);
                 metrics.show_free(&config);
             }
-            _ = stats.tick() => stores.ask_what_they_hold(search.as_ref(), &metrics).await,
+            () = sleep_until(next_stats) => {
+                let begun = Instant::now();
+                stores.ask_what_they_hold(search.as_ref(), &metrics).await;
+                next_stats = Instant::now() + usage::pause(begun.elapsed()).min(STATS_INTERVAL);
+            }
             () = &mut stopped => return,
         }
     }

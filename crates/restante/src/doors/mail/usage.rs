@@ -79,7 +79,7 @@ pub(crate) async fn run(mail: Mail, directory: Directory, metrics: UsageMetrics,
 }
 
 /// How long to wait after a count that took so long.
-fn pause(took: Duration) -> Duration {
+pub(super) fn pause(took: Duration) -> Duration {
     took.saturating_mul(COST_PARTS).clamp(INTERVAL_MIN, INTERVAL_MAX)
 }
 
