@@ -5,7 +5,7 @@ use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
 };
-use serde_json::json;
+use serde_json::{Map, Value};
 
 /// How long a signed statement is valid; a day is the most (RFC 8292 §2).
 const VALID_SECONDS: i64 = 12 * 3_600;
@@ -42,12 +42,14 @@ impl Vapid {
         contact: Option<&str>,
         now_seconds: i64,
     ) -> Result<String, Error> {
-        let mut claims = json!({"aud": origin, "exp": now_seconds.saturating_add(VALID_SECONDS)});
+        let mut claims = Map::new();
+        claims.insert("aud".to_owned(), origin.into());
+        claims.insert("exp".to_owned(), now_seconds.saturating_add(VALID_SECONDS).into());
         if let Some(contact) = contact {
-            claims["sub"] = contact.into();
+            claims.insert("sub".to_owned(), contact.into());
         }
         let header = encode(br#"{"typ":"JWT","alg":"ES256"}"#);
-        let signed = format!("{header}.{}", encode(claims.to_string().as_bytes()));
+        let signed = format!("{header}.{}", encode(Value::Object(claims).to_string().as_bytes()));
         let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes());
         let signature = signature.map_err(|_| Error::internal("the system has no random numbers"))?;
         Ok(format!("vapid t={signed}.{}, k={}", encode(signature.as_ref()), self.public_key))
@@ -61,7 +63,7 @@ fn encode(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
-    use serde_json::Value;
+    use serde_json::json;
 
     use super::*;
 
