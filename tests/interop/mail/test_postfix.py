@@ -93,7 +93,10 @@ class Postfix:
             ("discard", "unix", "-", "-"), ("lmtp", "unix", "-", "-"), ("anvil", "unix", "-", "1"),
             ("scache", "unix", "-", "1"), ("tlsmgr", "unix", "1000?", "1"), ("postlog", "unix-dgram", "-", "1"),
         ]
-        command = {"rewrite": "trivial-rewrite", "defer": "bounce", "trace": "bounce", "relay": "smtp", "retry": "error", "postlog": "postlogd"}
+        command = {
+            "rewrite": "trivial-rewrite", "defer": "bounce", "trace": "bounce", "relay": "smtp", "retry": "error",
+            "postlog": "postlogd",
+        }
         lines = [f"127.0.0.1:{self.port} inet n - n - - smtpd\n"]
         for name, kind, wakeup, limit in daemons:
             is_public = "n" if name in ("pickup", "cleanup", "qmgr", "flush", "showq", "postlog") else "-"

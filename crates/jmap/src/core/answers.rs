@@ -114,6 +114,8 @@ impl Drop for List<'_> {
 pub(crate) struct Answers {
     /// `[name, arguments, call id]`, with commas between.
     bytes: Vec<u8>,
+    /// The bytes of responses that were replaced by an error.
+    replaced_bytes: usize,
     done: Vec<Done>,
     /// The call that is being answered.
     call: Call,
@@ -152,6 +154,7 @@ impl Answers {
 
     /// Replaces what the call has written by an error.
     pub(crate) fn fail_call(&mut self, error: &MethodError) {
+        self.replaced_bytes += self.bytes.len().saturating_sub(self.call.bytes_before);
         self.bytes.truncate(self.call.bytes_before);
         self.done.truncate(self.call.done_before);
         error.write(&mut self.begin_as(ERROR));
@@ -178,6 +181,11 @@ impl Answers {
     /// The bytes of all responses so far: methods that answer much compare this with `response_bytes_max`.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// The bytes that were written, also those that an error has replaced: what a request has cost.
+    pub(crate) fn written_bytes(&self) -> usize {
+        self.bytes.len().saturating_add(self.replaced_bytes)
     }
 
     /// The name and the arguments of the first response with a call id.
@@ -219,7 +227,7 @@ impl Members for Answer<'_> {
 
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
-        let Answers { bytes, done, call } = &mut *self.answers;
+        let Answers { bytes, done, call, .. } = &mut *self.answers;
         bytes.push(b'}');
         let arguments = self.from..bytes.len();
         bytes.push(b',');

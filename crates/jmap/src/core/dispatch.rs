@@ -61,6 +61,7 @@ pub(crate) async fn run(
 ) -> Exchange {
     let Request { calls, created_ids, .. } = request;
     let mut exchange = Exchange { creations: Creations::new(created_ids), answers: Answers::behind(bytes) };
+    let mut readable = reference::Readable::default();
     let mut running_since = Instant::now();
     for Call { name, arguments, id } in calls {
         // Stores may answer at once, again and again: other tasks of the thread run between two calls.
@@ -73,7 +74,11 @@ pub(crate) async fn run(
         exchange.answers.begin_call(counted, id);
         let result = match method {
             None => Err(MethodError::UnknownMethod),
-            Some(method) => match reference::resolve(arguments, &exchange.answers) {
+            Some(_) if written_too_much(context, &exchange) => {
+                let text = "earlier responses of the request are too large: make this call in another one";
+                Err(MethodError::RequestTooLarge(text.to_owned()))
+            }
+            Some(method) => match reference::resolve(arguments, &exchange.answers, &mut readable) {
                 Ok(arguments) => run_call(method, context, &mut exchange, Args::new(arguments)).await,
                 Err(error) => Err(error),
             },
@@ -84,6 +89,13 @@ pub(crate) async fn run(
         }
     }
     exchange
+}
+
+/// Whether the calls so far have written so much that further ones are not run. Responses that were replaced by an error, because they
+/// were too large, cost as much; so a request doesn't have one after the other written for nothing.
+fn written_too_much(context: &Context, exchange: &Exchange) -> bool {
+    let bytes_max = context.config.response_bytes_max.get();
+    exchange.answers.bytes() > bytes_max || exchange.answers.written_bytes() / 2 > bytes_max
 }
 
 /// Runs one call. A panic is an error of that call alone.
@@ -102,12 +114,32 @@ async fn run_call(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::{core::Members, testing::TestServer};
+    use crate::{JmapConfig, core::Members, testing::TestServer};
 
     const METHODS: &[Method] = &[
+        Method {
+            name: "Test/long",
+            capability: Capability::Core,
+            run: |_, exchange, _| {
+                Box::pin(async move {
+                    exchange.answers.begin().field("long", &"x".repeat(600));
+                    Ok(())
+                })
+            },
+        },
+        Method {
+            name: "Test/large",
+            capability: Capability::Core,
+            run: |_, exchange, _| {
+                Box::pin(async move {
+                    exchange.answers.begin().field("long", &"x".repeat(1_100));
+                    Err(MethodError::StateMismatch)
+                })
+            },
+        },
         Method {
             name: "Test/panic",
             capability: Capability::Core,
@@ -159,6 +191,23 @@ mod tests {
         // The first one is resolved, and is then an argument that the method does not know.
         assert_eq!(responses[2][1]["type"], "invalidArguments");
         assert_eq!(responses[3][1]["type"], "invalidResultReference");
+    }
+
+    /// 63 calls that each read 60 MB of emails were all run, and all but the first failed.
+    #[tokio::test]
+    async fn m1_calls_behind_responses_that_are_too_large_are_not_run() {
+        let response_bytes_max = 1_000.try_into().unwrap();
+        let server = TestServer::with(JmapConfig { response_bytes_max, ..JmapConfig::default() }).await;
+        let types = async |names: [&str; 4]| -> Vec<Value> {
+            let calls: Vec<Value> = names.iter().map(|name| json!([name, {}, "c"])).collect();
+            let responses = server.run_on(METHODS, json!(calls)).await;
+            responses.iter().map(|response| response[1]["type"].clone()).collect()
+        };
+        let (done, failed, refused) = (Value::Null, json!("stateMismatch"), json!("requestTooLarge"));
+        let found = types(["Test/long", "Test/long", "Test/long", "Test/unheard"]).await;
+        assert_eq!(json!(found), json!([done, done, refused, "unknownMethod"]));
+        let found = types(["Test/large", "Test/long", "Test/large", "Test/long"]).await;
+        assert_eq!(json!(found), json!([failed, done, failed, refused]));
     }
 
     #[tokio::test]

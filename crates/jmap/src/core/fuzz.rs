@@ -5,16 +5,22 @@ use serde_json::{Map, Value};
 use super::{Answers, Patch, reference, request::Request};
 use crate::JmapConfig;
 
+/// Behind so many bytes of responses no further call is run, as in a door.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
+
 /// Reads a request, and resolves the references of each call in the responses of those before it, which are the arguments again.
 ///
 /// # Panics
 /// When something panics.
 pub(crate) fn request(bytes: &[u8]) {
     let Ok(request) = Request::read(bytes, &JmapConfig::default()) else { return };
-    let mut answers = Answers::default();
+    let (mut answers, mut readable) = (Answers::default(), reference::Readable::default());
     for call in request.calls {
+        if answers.bytes() > RESPONSE_BYTES_MAX {
+            break;
+        }
         answers.begin_call("Core/echo", call.id);
-        match reference::resolve(call.arguments, &answers) {
+        match reference::resolve(call.arguments, &answers, &mut readable) {
             Ok(arguments) => {
                 let args = super::Args::new(arguments);
                 answers.begin().extend(&args.into_map());

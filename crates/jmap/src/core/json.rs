@@ -19,24 +19,48 @@ pub(crate) enum JsonError {
 
 /// Reads bytes as one value; each string is decoded once. Nesting ends at the 128 levels of `serde_json`.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
-    let left = Cell::new(VALUES_MAX);
+    // The length of the request bounds its strings.
+    let left = Left::new(usize::MAX);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = Strict(&left).deserialize(&mut deserializer);
     let read = read.and_then(|value| deserializer.end().map(|()| value));
-    read.map_err(|error| if left.get() == 0 { JsonError::TooMany } else { JsonError::Wrong(error) })
+    read.map_err(|error| if left.values.get() == 0 { JsonError::TooMany } else { JsonError::Wrong(error) })
 }
 
-/// Reads a value; counts down how many may follow.
+/// What may still be read.
+pub(crate) struct Left {
+    values: Cell<u32>,
+    string_bytes: Cell<usize>,
+}
+
+impl Left {
+    /// As many values as a request may have, with strings of so many bytes together.
+    pub(crate) fn new(string_bytes: usize) -> Self {
+        Self { values: Cell::new(VALUES_MAX), string_bytes: Cell::new(string_bytes) }
+    }
+
+    fn take_value<E: Error>(&self) -> Result<(), E> {
+        let left = self.values.get().checked_sub(1).filter(|left| *left > 0);
+        self.values.set(left.unwrap_or_default());
+        left.map(drop).ok_or_else(|| E::custom("there are too many values"))
+    }
+
+    fn take_string<E: Error>(&self, string: &str) -> Result<(), E> {
+        let left = self.string_bytes.get().checked_sub(string.len());
+        self.string_bytes.set(left.unwrap_or_default());
+        left.map(drop).ok_or_else(|| E::custom("the strings are too long"))
+    }
+}
+
+/// Reads a value, as far as there is something left.
 #[derive(Clone, Copy)]
-pub(crate) struct Strict<'c>(pub(crate) &'c Cell<u32>);
+pub(crate) struct Strict<'c>(pub(crate) &'c Left);
 
 impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        let left = self.0.get().checked_sub(1).filter(|left| *left > 0);
-        self.0.set(left.unwrap_or_default());
-        left.ok_or_else(|| D::Error::custom("there are too many values"))?;
+        self.0.take_value()?;
         deserializer.deserialize_any(self)
     }
 }
@@ -68,11 +92,13 @@ impl<'de> Visitor<'de> for Strict<'_> {
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.0.take_string(value)?;
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.0.take_string(&value)?;
         Ok(Value::String(value))
     }
 
@@ -87,6 +113,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
+            self.0.take_string(&name)?;
             let value = members.next_value_seed(self)?;
             if map.contains_key(&name) {
                 return Err(A::Error::custom("a member name is repeated"));

@@ -1,30 +1,49 @@
 //! Result references: arguments that are taken out of an earlier response (RFC 8620 §3.7).
 
-use std::{borrow::Cow, cell::Cell, fmt};
+use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Answers, MethodError, json::Strict};
+use super::{
+    Answers, MethodError,
+    json::{Left, Strict},
+};
 
 /// The most tokens of a path.
 const TOKENS_MAX: usize = 64;
-/// The most values that the references of one call give.
-const VALUES_MAX: u32 = 1 << 18;
+/// The bytes of the strings that the references of one call give, at most: a request's own are not longer by default. Without a bound,
+/// each Core/echo with two references to the one before doubles them.
+const STRING_BYTES_MAX: usize = 10_000_000;
+/// The bytes of responses that the references of one request read, at most. Each reads its response from the beginning.
+const READ_BYTES_MAX: usize = 256 << 20;
+
+/// How many bytes of responses the references of a request may still read.
+#[derive(Debug)]
+pub(crate) struct Readable(usize);
+
+impl Default for Readable {
+    fn default() -> Self {
+        Self(READ_BYTES_MAX)
+    }
+}
 
 /// Replaces the arguments whose names begin with `#` by what they refer to.
 pub(crate) fn resolve(
     arguments: Map<String, Value>,
     answers: &Answers,
+    readable: &mut Readable,
 ) -> Result<Map<String, Value>, MethodError> {
     if !arguments.keys().any(|name| name.starts_with('#')) {
         return Ok(arguments);
     }
-    let left = Cell::new(VALUES_MAX);
+    let left = Left::new(STRING_BYTES_MAX);
     let mut resolved = Map::new();
     for (name, value) in arguments {
         let (name, value) = match name.strip_prefix('#') {
-            Some(plain) => (plain.to_owned(), Reference::read(plain, &value)?.resolve(answers, &left)?),
+            Some(plain) => {
+                (plain.to_owned(), Reference::read(plain, &value)?.resolve(answers, readable, &left)?)
+            }
             None => (name, value),
         };
         if resolved.contains_key(&name) {
@@ -55,7 +74,7 @@ impl<'v> Reference<'v> {
         }
     }
 
-    fn resolve(&self, answers: &Answers, left: &Cell<u32>) -> Result<Value, MethodError> {
+    fn resolve(&self, answers: &Answers, readable: &mut Readable, left: &Left) -> Result<Value, MethodError> {
         let wrong = |problem: &str| MethodError::InvalidResultReference(problem.to_owned());
         let (name, response) =
             answers.first(self.result_of).ok_or_else(|| wrong("no earlier call has this id"))?;
@@ -66,6 +85,8 @@ impl<'v> Reference<'v> {
             return Err(wrong("the first response of the call has another name"));
         }
         let path = tokens(self.path).ok_or_else(|| wrong("the path is no JSON pointer"))?;
+        let readable_after = readable.0.checked_sub(response.len());
+        readable.0 = readable_after.ok_or_else(|| wrong("the references of the request read too much"))?;
         let mut deserializer = serde_json::Deserializer::from_slice(response);
         let found = Walk { path: &path, left }.deserialize(&mut deserializer);
         found.ok().flatten().ok_or_else(|| wrong("the path leads to nothing in the response"))
@@ -106,7 +127,7 @@ pub(crate) fn unescape(token: &str) -> Option<Cow<'_, str>> {
 #[derive(Clone, Copy)]
 struct Walk<'p> {
     path: &'p [Cow<'p, str>],
-    left: &'p Cell<u32>,
+    left: &'p Left,
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -217,7 +238,7 @@ mod tests {
         else {
             unreachable!()
         };
-        match resolve(arguments, &answers(response)) {
+        match resolve(arguments, &answers(response), &mut Readable::default()) {
             Ok(mut arguments) => arguments.remove("x"),
             Err(MethodError::InvalidResultReference(_)) => None,
             Err(error) => panic!("{error:?}"),
@@ -225,8 +246,12 @@ mod tests {
     }
 
     fn error_of(arguments: Value, answers: &Answers) -> &'static str {
+        error_with(&mut Readable::default(), arguments, answers)
+    }
+
+    fn error_with(readable: &mut Readable, arguments: Value, answers: &Answers) -> &'static str {
         let Value::Object(arguments) = arguments else { unreachable!() };
-        resolve(arguments, answers).map(|_| "none").unwrap_or_else(|error| error.name())
+        resolve(arguments, answers, readable).map(|_| "none").unwrap_or_else(|error| error.name())
     }
 
     #[test]
@@ -308,6 +333,33 @@ mod tests {
     }
 
     #[test]
+    fn r2_references_give_a_bounded_number_of_bytes_and_values() {
+        let wrong = "invalidResultReference";
+        let twice = || {
+            let reference = || json!({"resultOf": "c0", "name": "Foo/get", "path": "/x"});
+            json!({"#a": reference(), "#b": reference()})
+        };
+        let of = |length: usize| answers(&json!({"x": "y".repeat(length)}));
+        assert_eq!(error_of(twice(), &of(STRING_BYTES_MAX / 2)), "none");
+        assert_eq!(error_of(twice(), &of(STRING_BYTES_MAX / 2 + 1)), wrong);
+        let names = json!({"y".repeat(STRING_BYTES_MAX / 2 + 1): 1});
+        assert_eq!(error_of(twice(), &answers(&json!({ "x": names }))), wrong);
+        assert_eq!(error_of(twice(), &answers(&json!({"x": vec![0; 100_000]}))), "none");
+        assert_eq!(error_of(twice(), &answers(&json!({"x": vec![0; 140_000]}))), wrong);
+    }
+
+    /// A request of 10 MB may have 100,000 references, each of which goes through a long response.
+    #[test]
+    fn r2_references_read_a_bounded_number_of_bytes() {
+        let answers = answers(&json!({"ids": [], "long": "y".repeat(8 << 20)}));
+        let reference = json!({"resultOf": "c0", "name": "Foo/get", "path": "/ids"});
+        let twenty: Map<_, _> = (0..20).map(|n| (format!("#a{n}"), reference.clone())).collect();
+        let mut readable = Readable::default();
+        assert_eq!(error_with(&mut readable, Value::Object(twenty.clone()), &answers), "none");
+        assert_eq!(error_with(&mut readable, Value::Object(twenty), &answers), "invalidResultReference");
+    }
+
+    #[test]
     fn r2_a_key_that_is_missing_in_one_item_fails_all() {
         let response = json!({"list": [{"id": "e1"}, {}, {"id": "e3"}]});
         assert_eq!(resolved(&response, "/list/*/id"), None);
@@ -317,7 +369,7 @@ mod tests {
     fn r2_references_inside_of_arguments_are_left_alone() {
         let inner = json!({"#y": {"resultOf": "c0", "name": "Foo/get", "path": "/a"}});
         let Value::Object(arguments) = json!({"filter": inner}) else { unreachable!() };
-        assert_eq!(resolve(arguments.clone(), &Answers::default()), Ok(arguments));
+        assert_eq!(resolve(arguments.clone(), &Answers::default(), &mut Readable::default()), Ok(arguments));
     }
 
     /// The same by a tree in memory, as the rule is written.
