@@ -115,7 +115,7 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "jmap.blob_sources_max",
     "jmap.changes_max",
     "jmap.objects_in_get_max",
