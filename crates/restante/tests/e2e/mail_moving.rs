@@ -62,8 +62,12 @@ fn emails(folder: &Path, address: &str) -> (Vec<Email>, Vec<String>) {
         };
         let roles = by_id.values().map(|mailbox| format!("{} {:?}", path(mailbox.id), mailbox.role));
         *names_to.lock().unwrap() = roles.collect();
-        let ids =
-            records.records.query(account, &Query::new(email::KIND, email::BY_RECEIVED)).await.unwrap().ids;
+        let ids = records
+            .records
+            .query(account, &Query::new(email::KIND, email::BY_RECEIVED).limit(1_000))
+            .await
+            .unwrap()
+            .ids;
         let whole = records.records.get(account, &Get::whole(email::KIND, ids)).await.unwrap();
         for record in whole.into_iter().flatten() {
             let state = EmailState::of(&record).unwrap();
