@@ -149,8 +149,11 @@ fn is_message(name: &str) -> bool {
     !name.starts_with('.')
 }
 
+/// When a file was stored, its name, and the folder of the Maildir that it is in.
+type NamedFile = (i64, Box<str>, &'static str);
+
 /// The files of a Maildir's messages, those first that were stored first, and what can't be read.
-fn files(maildir: &Path) -> (Vec<(i64, Box<str>, &'static str)>, Vec<String>) {
+fn files(maildir: &Path) -> (Vec<NamedFile>, Vec<String>) {
     let (mut files, mut refused) = (Vec::new(), Vec::new());
     for sub in WITH_MESSAGES {
         let path = maildir.join(sub);

@@ -104,6 +104,9 @@ fn a_folder_has_letters_for_26_keywords() {
     assert_eq!(messages(all(&root, read))[0].keywords, keywords[..26]);
 }
 
+/// When a message was received, its mailboxes, its keywords, its bytes.
+type ReadBack = (i64, Vec<Vec<String>>, Vec<String>, Vec<u8>);
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -121,7 +124,7 @@ proptest! {
         }
         writer.finish().unwrap();
         // Messages of several mailboxes share a key.
-        let mut read_back: BTreeMap<[u8; 32], (i64, Vec<Vec<String>>, Vec<String>, Vec<u8>)> = BTreeMap::new();
+        let mut read_back: BTreeMap<[u8; 32], ReadBack> = BTreeMap::new();
         for message in messages(all(&root, read)) {
             let raw = stored(&message);
             let first = (message.received.unwrap(), Vec::new(), message.keywords, raw);
