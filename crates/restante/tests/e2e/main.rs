@@ -14,6 +14,7 @@ mod directory;
 mod doors;
 mod hostile;
 mod hostile_connections;
+mod hostile_mail;
 mod hostile_peers;
 mod live;
 mod mail;
