@@ -15,6 +15,7 @@ mod directory;
 mod doors;
 mod hostile;
 mod hostile_connections;
+mod hostile_mail;
 mod hostile_peers;
 mod live;
 mod mail;
