@@ -152,9 +152,6 @@ fn is_message(name: &str) -> bool {
 /// When a file was stored, its name, and the folder of the Maildir that it is in.
 type NamedFile = (i64, Box<str>, &'static str);
 
-/// A message's file: the time in its name, its name, and its folder.
-type MessageFile = (i64, Box<str>, &'static str);
-
 /// The files of a Maildir's messages, those first that were stored first, and what can't be read.
 fn files(maildir: &Path) -> (Vec<NamedFile>, Vec<String>) {
     let (mut files, mut refused) = (Vec::new(), Vec::new());
