@@ -195,7 +195,7 @@ fn sm10_mail_survives_kills_and_is_stored_once_when_it_is_repeated() {
         let inbox = inbox["list"].as_array().unwrap().iter().find(|mailbox| mailbox["role"] == "inbox");
         assert_eq!(inbox.unwrap()["totalEmails"], json!(sent.load(Ordering::Relaxed)), "round {round}");
         let lmtp = mail.lmtp;
-        let (stored, replies) = mpsc::channel();
+        let (stored, replies) = mpsc::sync_channel(1_024);
         thread::scope(|scope| {
             for _ in 0..PEERS {
                 let (stored, sent) = (stored.clone(), &sent);

@@ -248,9 +248,14 @@ impl JmapSource {
 
     async fn page_from(&self, mut query: Value, limit: usize) -> anyhow::Result<Vec<RemoteEmail>> {
         let account = &self.session.account;
-        query["accountId"] = json!(account);
-        query["limit"] = json!(limit);
-        query["sort"] = json!([{"property": "receivedAt", "isAscending": true}]);
+        let common = json!({
+            "accountId": account,
+            "limit": limit,
+            "sort": [{"property": "receivedAt", "isAscending": true}],
+        });
+        if let (Value::Object(query), Value::Object(common)) = (&mut query, common) {
+            query.extend(common);
+        }
         let get = json!({
             "accountId": account,
             "#ids": {"resultOf": "0", "name": "Email/query", "path": "/ids"},
