@@ -204,7 +204,7 @@ fn sm10_mail_survives_kills_and_is_stored_once_when_it_is_repeated() {
                         let number = sent.fetch_add(1, Ordering::Relaxed);
                         let Ok(reply) = deliver(lmtp, &numbered(number)) else { return };
                         assert!(reply.starts_with("250 "), "{reply}");
-                        stored.send(()).unwrap();
+                        let _ = stored.try_send(()); // nobody counts any more when it is full
                     }
                 });
             }
