@@ -144,7 +144,7 @@ pub struct Found {
 ///   a tenth of a second. A power cut may take more; nothing is synced for a single entry.
 /// - Entries are kept for [`JournalConfig::days`], and removed a day later at most. All files together never exceed
 ///   [`JournalConfig::bytes_max`] and [`JournalConfig::entries_max`]: the oldest go first, in files of an eighth.
-/// - Entries of messages that were stored have one half of these bounds, all others the other half. So whoever makes this server refuse
+/// - Entries of messages that were stored have one half of these bounds, all others the other half. So a client that makes this server refuse
 ///   much displaces no entry of a delivered message, and each address of SMTP has at most
 ///   [`JournalConfig::refused_per_minute_max`] entries of the others noted.
 /// - A damaged file is read up to the damage.

@@ -11,7 +11,7 @@ const NOW: i64 = 1_700_000_000;
 const DAY: i64 = 86_400;
 
 /// A journal in a temporary folder, whose time stands.
-struct Kept {
+struct TestJournal {
     folder: TempDir,
     clock: Arc<ManualClock>,
     metrics: JournalMetrics,
@@ -19,7 +19,7 @@ struct Kept {
     journal: DeliveryJournal,
 }
 
-impl Kept {
+impl TestJournal {
     fn new() -> Self {
         Self::with(JournalConfig::default())
     }
@@ -210,16 +210,16 @@ fn a_file_of_a_newer_version_is_refused() {
 
 #[tokio::test]
 async fn entries_are_found_by_addresses_and_ids() {
-    let kept = Kept::new();
-    kept.journal.note(stored("a-1"));
-    kept.journal.note(unknown("a-2", "Nobody@example.org"));
+    let test = TestJournal::new();
+    test.journal.note(stored("a-1"));
+    test.journal.note(unknown("a-2", "Nobody@example.org"));
     let other = DeliveryEntry {
         sender: String::new(),
         recipient: "carol@example.org".to_owned(),
         account: Some((AccountId(102), "carol@example.org".to_owned())),
         ..stored("a-3")
     };
-    kept.journal.note(other);
+    test.journal.note(other);
     for (text, found) in [
         ("info@example.org", &["a-1"][..]),
         ("anna@EXAMPLE.org", &["a-1"]),
@@ -234,58 +234,58 @@ async fn entries_are_found_by_addresses_and_ids() {
         ("", &[]),
         ("<>", &[]),
     ] {
-        assert_eq!(kept.ids(text).await.len(), found.len(), "{text}");
-        assert!(kept.ids(text).await.iter().all(|id| found.contains(&id.as_str())), "{text}");
+        assert_eq!(test.ids(text).await.len(), found.len(), "{text}");
+        assert!(test.ids(text).await.iter().all(|id| found.contains(&id.as_str())), "{text}");
     }
-    assert_eq!(ids(&kept.find(About::Account(AccountId(102))).await), ["a-3"]);
-    let all = kept.find(About::Everything).await;
+    assert_eq!(ids(&test.find(About::Account(AccountId(102))).await), ["a-3"]);
+    let all = test.find(About::Everything).await;
     assert_eq!((all.entries.len(), all.has_more), (3, false));
     assert_eq!(all.entries.iter().find(|entry| entry.id == "a-1"), Some(&stored("a-1")));
 }
 
 #[tokio::test]
 async fn the_newest_come_first_whatever_became_of_them() {
-    let kept = Kept::new();
+    let test = TestJournal::new();
     for second in 0..6 {
         let time = Timestamp::from_seconds(NOW + second);
         match second % 2 {
-            0 => kept.journal.note(DeliveryEntry { time, ..stored(second) }),
-            _ => kept.journal.note(DeliveryEntry { time, ..unknown(second, "anna@example.org") }),
+            0 => test.journal.note(DeliveryEntry { time, ..stored(second) }),
+            _ => test.journal.note(DeliveryEntry { time, ..unknown(second, "anna@example.org") }),
         }
     }
-    assert_eq!(kept.ids("anna@example.org").await, ["5", "4", "3", "2", "1", "0"]);
+    assert_eq!(test.ids("anna@example.org").await, ["5", "4", "3", "2", "1", "0"]);
     let about = || About::Text("anna@example.org".to_owned());
-    let page = find(&kept.journal, about(), 4).await;
+    let page = find(&test.journal, about(), 4).await;
     assert_eq!((ids(&page), page.has_more), (["5", "4", "3", "2"].map(String::from).to_vec(), true));
-    let all = find(&kept.journal, about(), 6).await;
+    let all = find(&test.journal, about(), 6).await;
     assert_eq!((all.has_more, all.begins), (false, Some(Timestamp::from_seconds(NOW))));
     let since = Timestamp::from_seconds(NOW + 3);
-    let later = kept.journal.find(Lookup { about: about(), since, limit: 10 }).await.unwrap();
+    let later = test.journal.find(Lookup { about: about(), since, limit: 10 }).await.unwrap();
     assert_eq!(ids(&later), ["5", "4", "3"]);
     assert_eq!(later.begins, all.begins, "the moment that is asked for changes nothing of what there is");
 }
 
 #[tokio::test]
 async fn entries_survive_a_restart() {
-    let mut kept = Kept::new();
-    assert_eq!(kept.find(About::Everything).await, Found::default());
+    let mut test = TestJournal::new();
+    assert_eq!(test.find(About::Everything).await, Found::default());
     for id in 0..5 {
-        kept.journal.note(stored(id));
-        kept.journal.note(unknown(id, "x@example.org"));
-        kept.journal.close().await.unwrap();
-        kept = kept.reopen();
+        test.journal.note(stored(id));
+        test.journal.note(unknown(id, "x@example.org"));
+        test.journal.close().await.unwrap();
+        test = test.reopen();
     }
-    assert_eq!(kept.ids("anna@example.org").await, ["4", "3", "2", "1", "0"]);
-    assert_eq!(kept.files().len(), 2, "a restart appends to the files that are there");
+    assert_eq!(test.ids("anna@example.org").await, ["4", "3", "2", "1", "0"]);
+    assert_eq!(test.files().len(), 2, "a restart appends to the files that are there");
 }
 
 #[tokio::test]
 async fn a_journal_is_opened_once() {
-    let kept = Kept::new();
+    let test = TestJournal::new();
     let again = DeliveryJournal::open(
-        kept.folder.path(),
-        kept.config.clone(),
-        kept.clock.clone(),
+        test.folder.path(),
+        test.config.clone(),
+        test.clock.clone(),
         JournalMetrics::default(),
     );
     assert_eq!(again.err().unwrap().kind(), ErrorKind::Conflict);
@@ -297,41 +297,41 @@ async fn a_torn_file_loses_its_end_alone() {
     let (begin, whole) =
         (file_of(std::slice::from_ref(&first)).len(), file_of(&[first.clone(), second]).len());
     for len in (0..whole).step_by(7).chain([begin - 1, begin, begin + 1]) {
-        let kept = Kept::new();
-        kept.journal.note(first.clone());
-        kept.journal.note(stored("second"));
-        kept.journal.close().await.unwrap();
-        let file = fs::OpenOptions::new().write(true).open(&kept.files()[0]).unwrap();
+        let test = TestJournal::new();
+        test.journal.note(first.clone());
+        test.journal.note(stored("second"));
+        test.journal.close().await.unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&test.files()[0]).unwrap();
         file.set_len(len as u64).unwrap();
         if len % 2 == 0 {
             file.set_len(whole as u64 + 100).unwrap(); // as some file systems do: the length is there, the bytes are not
         }
-        let kept = kept.reopen();
-        kept.journal.note(stored("third"));
+        let test = test.reopen();
+        test.journal.note(stored("third"));
         let expected: &[&str] = if len < begin { &["third"] } else { &["third", "first"] };
-        assert_eq!(kept.ids("anna@example.org").await, expected, "{len}");
-        let kept = kept.reopen();
-        assert_eq!(kept.ids("anna@example.org").await, expected, "{len}, opened again");
+        assert_eq!(test.ids("anna@example.org").await, expected, "{len}");
+        let test = test.reopen();
+        assert_eq!(test.ids("anna@example.org").await, expected, "{len}, opened again");
     }
 }
 
 #[tokio::test]
 async fn old_entries_are_not_found_and_their_files_are_removed() {
-    let kept = Kept::with(JournalConfig { days: 2, ..JournalConfig::default() });
+    let test = TestJournal::with(JournalConfig { days: 2, ..JournalConfig::default() });
     for day in 0..5 {
         let time = Timestamp::from_seconds(NOW + day * DAY);
-        kept.clock.set(time);
-        kept.journal.note(DeliveryEntry { time, ..stored(day) });
-        kept.journal.note(DeliveryEntry { time: time.plus_seconds(3_600), ..stored(format!("{day}+")) });
-        kept.journal.close().await.unwrap();
-        assert!(kept.files().len() <= 4, "{:?}", kept.files());
+        test.clock.set(time);
+        test.journal.note(DeliveryEntry { time, ..stored(day) });
+        test.journal.note(DeliveryEntry { time: time.plus_seconds(3_600), ..stored(format!("{day}+")) });
+        test.journal.close().await.unwrap();
+        assert!(test.files().len() <= 4, "{:?}", test.files());
     }
-    assert_eq!(kept.ids("anna@example.org").await, ["4+", "4", "3+", "3", "2+", "2"]);
-    kept.clock.set(Timestamp::from_seconds(NOW + 4 * DAY + 2 * DAY + 7_200));
-    assert_eq!(kept.find(About::Everything).await, Found::default());
-    assert_eq!(kept.files(), [""; 0].map(PathBuf::from), "nothing needs to come for that");
-    let kept = kept.reopen();
-    assert_eq!(kept.find(About::Everything).await, Found::default());
+    assert_eq!(test.ids("anna@example.org").await, ["4+", "4", "3+", "3", "2+", "2"]);
+    test.clock.set(Timestamp::from_seconds(NOW + 4 * DAY + 2 * DAY + 7_200));
+    assert_eq!(test.find(About::Everything).await, Found::default());
+    assert_eq!(test.files(), [""; 0].map(PathBuf::from), "nothing needs to come for that");
+    let test = test.reopen();
+    assert_eq!(test.find(About::Everything).await, Found::default());
 }
 
 fn small() -> JournalConfig {
@@ -346,124 +346,125 @@ fn small() -> JournalConfig {
 #[tokio::test]
 async fn the_bounds_hold_and_the_oldest_go_first() {
     for config in [small(), JournalConfig { entries_max: nonzero!(1_000), ..small() }] {
-        let kept = Kept::with(config.clone());
+        let test = TestJournal::with(config.clone());
         for number in 0..20_000 {
             match number % 2 {
-                0 => kept.journal.note(stored(number)),
-                _ => kept.journal.note(unknown(number, "x@example.org")),
+                0 => test.journal.note(stored(number)),
+                _ => test.journal.note(unknown(number, "x@example.org")),
             }
             if number % 50 == 49 {
-                kept.write().await;
-                assert!(kept.disk_bytes() <= config.bytes_max.get());
+                test.write().await;
+                assert!(test.disk_bytes() <= config.bytes_max.get());
             }
         }
-        let found = kept.find(About::Everything).await.entries;
+        let found = test.find(About::Everything).await.entries;
         assert!(found.len() as u64 <= config.entries_max.get());
         for (name, last) in [("anna@example.org", 19_998), ("x@example.org", 19_999)] {
-            let left: Vec<u32> = kept.ids(name).await.iter().map(|id| id.parse().unwrap()).collect();
+            let left: Vec<u32> = test.ids(name).await.iter().map(|id| id.parse().unwrap()).collect();
             assert!(left.len() >= 400, "{}", left.len());
             let newest: Vec<u32> = (0..left.len() as u32).map(|behind| last - 2 * behind).collect();
             assert_eq!(left, newest, "no gap");
         }
-        assert_eq!((kept.metrics.noted.get(), kept.metrics.dropped.get()), (20_000, 0));
-        assert_eq!(kept.metrics.bytes.get() as u64, kept.disk_bytes());
+        assert_eq!((test.metrics.noted.get(), test.metrics.dropped.get()), (20_000, 0));
+        assert_eq!(test.metrics.bytes.get() as u64, test.disk_bytes());
     }
 }
 
 #[tokio::test]
 async fn refused_messages_displace_no_entry_of_a_stored_one() {
-    let kept = Kept::with(small());
-    kept.journal.note(stored("kept"));
+    let test = TestJournal::with(small());
+    test.journal.note(stored("kept"));
     for number in 0..50_000 {
-        kept.journal.note(unknown(number, "x@example.org"));
+        test.journal.note(unknown(number, "x@example.org"));
         if number % 100 == 99 {
-            kept.write().await;
+            test.write().await;
         }
     }
-    assert_eq!(kept.ids("anna@example.org").await, ["kept"]);
-    assert!(kept.disk_bytes() <= small().bytes_max.get() / 2 + 1_000);
+    assert_eq!(test.ids("anna@example.org").await, ["kept"]);
+    assert!(test.disk_bytes() <= small().bytes_max.get() / 2 + 1_000);
 }
 
 #[tokio::test]
 async fn an_address_makes_few_entries_of_refused_mail() {
-    let kept = Kept::with(JournalConfig { refused_per_minute_max: nonzero!(5), ..JournalConfig::default() });
+    let test =
+        TestJournal::with(JournalConfig { refused_per_minute_max: nonzero!(5), ..JournalConfig::default() });
     for number in 0..20 {
-        kept.journal.note(unknown(number, "x@example.org"));
-        kept.journal.note(stored(number));
-        kept.journal.note(DeliveryEntry { protocol: Protocol::Lmtp, ..unknown(number, "y@example.org") });
+        test.journal.note(unknown(number, "x@example.org"));
+        test.journal.note(stored(number));
+        test.journal.note(DeliveryEntry { protocol: Protocol::Lmtp, ..unknown(number, "y@example.org") });
     }
     let other = DeliveryEntry { peer: Some("198.51.100.1".parse().unwrap()), ..unknown(99, "x@example.org") };
-    kept.journal.note(other);
-    assert_eq!(kept.ids("x@example.org").await.len(), 6, "five of one address and one of another");
-    assert_eq!(kept.ids("anna@example.org").await.len(), 20);
-    assert_eq!(kept.ids("y@example.org").await.len(), 20, "clients of LMTP are trusted");
-    assert_eq!(kept.metrics.limited.get(), 15);
+    test.journal.note(other);
+    assert_eq!(test.ids("x@example.org").await.len(), 6, "five of one address and one of another");
+    assert_eq!(test.ids("anna@example.org").await.len(), 20);
+    assert_eq!(test.ids("y@example.org").await.len(), 20, "clients of LMTP are trusted");
+    assert_eq!(test.metrics.limited.get(), 15);
 }
 
 #[tokio::test]
 async fn what_comes_faster_than_it_is_written_is_dropped_and_counted() {
-    let kept = Kept::with(small());
+    let test = TestJournal::with(small());
     for number in 0..2_000 {
-        kept.journal.note(stored(number));
+        test.journal.note(stored(number));
     }
-    let found = kept.ids("anna@example.org").await;
+    let found = test.ids("anna@example.org").await;
     assert_eq!(found.last().map(String::as_str), Some("0"));
-    assert_eq!(kept.metrics.noted.get(), found.len() as u64);
-    assert_eq!(kept.metrics.dropped.get(), 2_000 - found.len() as u64);
+    assert_eq!(test.metrics.noted.get(), found.len() as u64);
+    assert_eq!(test.metrics.dropped.get(), 2_000 - found.len() as u64);
     assert!(found.len() < 1_000, "{}", found.len());
 }
 
 #[tokio::test]
 async fn the_writer_writes_by_itself() {
-    let kept = Kept::new();
-    let writer = tokio::spawn(kept.journal.clone().run());
-    kept.journal.note(stored(1));
-    while kept.metrics.noted.get() == 0 {
+    let test = TestJournal::new();
+    let writer = tokio::spawn(test.journal.clone().run());
+    test.journal.note(stored(1));
+    while test.metrics.noted.get() == 0 {
         sleep(Duration::from_millis(1)).await;
     }
     writer.abort();
-    assert_eq!(kept.files().len(), 1);
+    assert_eq!(test.files().len(), 1);
 }
 
 #[tokio::test]
 async fn an_account_is_erased_with_what_was_refused_for_its_address() {
-    let kept = Kept::with(JournalConfig { days: 30, ..JournalConfig::default() });
+    let test = TestJournal::with(JournalConfig { days: 30, ..JournalConfig::default() });
     for day in 0..4 {
         let time = Timestamp::from_seconds(NOW - day * DAY);
         let carol = Some((AccountId(102), "carol@example.org".to_owned()));
-        kept.journal.note(DeliveryEntry { time, ..stored(format!("anna {day}")) });
-        kept.journal.note(DeliveryEntry {
+        test.journal.note(DeliveryEntry { time, ..stored(format!("anna {day}")) });
+        test.journal.note(DeliveryEntry {
             time,
             recipient: "carol@example.org".to_owned(),
             account: carol.clone(),
             sender: "Anna@example.org".to_owned(),
             ..stored(format!("carol {day}"))
         });
-        kept.journal.note(DeliveryEntry { time, ..unknown("refused", "Anna@example.org") });
-        kept.journal.note(DeliveryEntry { time, ..unknown("other", "dave@example.org") });
-        kept.journal.note(DeliveryEntry {
+        test.journal.note(DeliveryEntry { time, ..unknown("refused", "Anna@example.org") });
+        test.journal.note(DeliveryEntry { time, ..unknown("other", "dave@example.org") });
+        test.journal.note(DeliveryEntry {
             time,
             account: Some((AccountId(100), "anna@example.org".to_owned())),
             ..unknown("full", "info@example.org")
         });
-        kept.journal.close().await.unwrap();
+        test.journal.close().await.unwrap();
     }
-    kept.journal.note(stored("pending"));
-    let erased = kept.journal.erase(AccountId(100), "Anna@Example.org").await.unwrap();
+    test.journal.note(stored("pending"));
+    let erased = test.journal.erase(AccountId(100), "Anna@Example.org").await.unwrap();
     assert_eq!(erased, 4 * 3 + 1);
-    let kept = kept.reopen();
-    let left = kept.find(About::Everything).await.entries;
+    let test = test.reopen();
+    let left = test.find(About::Everything).await.entries;
     assert_eq!(left.len(), 8);
     assert!(left.iter().all(|entry| entry.account.as_ref().is_none_or(|(account, _)| account.0 == 102)));
-    assert_eq!(kept.ids("dave@example.org").await.len(), 4);
-    for file in kept.files() {
+    assert_eq!(test.ids("dave@example.org").await.len(), 4);
+    for file in test.files() {
         let bytes = fs::read(&file).unwrap();
         let has_anna = |bytes: &[u8]| bytes.windows(16).any(|part| part == b"anna@example.org");
         assert!(!has_anna(&bytes), "{}", file.display());
     }
-    assert_eq!(kept.journal.erase(AccountId(100), "anna@example.org").await.unwrap(), 0);
-    kept.journal.note(stored("later"));
-    assert_eq!(kept.ids("anna@example.org").await.first().map(String::as_str), Some("later"));
+    assert_eq!(test.journal.erase(AccountId(100), "anna@example.org").await.unwrap(), 0);
+    test.journal.note(stored("later"));
+    assert_eq!(test.ids("anna@example.org").await.first().map(String::as_str), Some("later"));
 }
 
 /// A journal on a disk that fails at one step.
