@@ -248,9 +248,11 @@ impl JmapSource {
 
     async fn page_from(&self, mut query: Value, limit: usize) -> anyhow::Result<Vec<RemoteEmail>> {
         let account = &self.session.account;
-        query["accountId"] = json!(account);
-        query["limit"] = json!(limit);
-        query["sort"] = json!([{"property": "receivedAt", "isAscending": true}]);
+        if let Some(query) = query.as_object_mut() {
+            query.insert("accountId".to_owned(), json!(account));
+            query.insert("limit".to_owned(), json!(limit));
+            query.insert("sort".to_owned(), json!([{"property": "receivedAt", "isAscending": true}]));
+        }
         let get = json!({
             "accountId": account,
             "#ids": {"resultOf": "0", "name": "Email/query", "path": "/ids"},
