@@ -248,13 +248,10 @@ impl JmapSource {
 
     async fn page_from(&self, mut query: Value, limit: usize) -> anyhow::Result<Vec<RemoteEmail>> {
         let account = &self.session.account;
-        let common = json!({
-            "accountId": account,
-            "limit": limit,
-            "sort": [{"property": "receivedAt", "isAscending": true}],
-        });
-        if let (Value::Object(query), Value::Object(common)) = (&mut query, common) {
-            query.extend(common);
+        if let Some(query) = query.as_object_mut() {
+            query.insert("accountId".to_owned(), json!(account));
+            query.insert("limit".to_owned(), json!(limit));
+            query.insert("sort".to_owned(), json!([{"property": "receivedAt", "isAscending": true}]));
         }
         let get = json!({
             "accountId": account,
