@@ -273,10 +273,9 @@ async fn mail_is_erased_with_its_account_and_what_comes_late_too() {
         ((0, 0), (1, 2))
     );
     assert_eq!(fixture.metrics.erasures(), ([1, 0], 1));
-    let (who, what) = fixture.log().await.remove(0);
-    assert_eq!(who, "the server");
     let begin = format!("erased the mail of anna@example.org with number {}: ", anna.0);
-    assert!(what.starts_with(&begin), "{what}");
+    let log = fixture.log().await;
+    assert!(log.iter().any(|(who, what)| who == "the server" && what.starts_with(&begin)), "{log:?}");
 
     // A delivery whose recipient was accepted before the removal.
     fixture.pass(60);
@@ -291,6 +290,8 @@ async fn mail_is_erased_with_its_account_and_what_comes_late_too() {
     assert_eq!(fixture.metrics.erasures(), ([3, 0], 2));
     assert_eq!(fixture.emails_and_vault(bert).await, (1, 2));
 
+    // Records that are closed take no commit.
+    fixture.remove_account("bert").await;
     fixture.stores.records.upkeep.close().await.unwrap();
     erase().await;
     assert_eq!(fixture.metrics.erasures().0, [3, 1]);
