@@ -288,16 +288,20 @@ impl Bench<'_> {
         // One writer: another would set keywords that are set, which is no change.
         let mut writer = readers(address, user, Op::Flag, self.corpus, 1).await?;
         let writer = writer.first_mut().context("there is no writer")?;
+        // All stay connected: memory that is freed between would hide what the next clients take.
+        let mut connected = Vec::new();
         for waiting in [Waiting::EventStream, Waiting::WebSocket] {
-            let (name, memory_name) = waiting.names();
             let before = server.private_memory();
-            let mut all = listeners(address, &user.token, waiting, count).await?;
+            let clients = listeners(address, &user.token, waiting, count).await?;
             if let Some((before, after)) = before.zip(server.private_memory()) {
                 let of_one = after.saturating_sub(before) as f64 / count.max(1) as f64;
-                measured.figure(memory_name, user.emails, of_one / 1e3, "kB");
+                measured.figure(waiting.names().1, user.emails, of_one / 1e3, "kB");
             }
-            let length = self.common.pick(LENGTH, QUICK);
-            let load = pushing::push(server, writer, &mut all, length).await;
+            connected.push((waiting.names().0, clients));
+        }
+        let length = self.common.pick(LENGTH, QUICK);
+        while let Some((name, mut clients)) = connected.pop() {
+            let load = pushing::push(server, writer, &mut clients, length).await;
             measured.load(name.to_owned(), user.emails, load.with_context(|| format!("{name} failed"))?);
         }
         Ok(())
