@@ -21,6 +21,7 @@ pub mod message;
 mod metrics;
 mod place;
 mod plan;
+pub mod queue;
 mod read;
 mod restore;
 pub mod row;

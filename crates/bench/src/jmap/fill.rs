@@ -70,7 +70,7 @@ pub(super) struct Filled {
     /// Addresses.
     pub(super) recipients: Vec<String>,
     /// A user whose inbox is empty.
-    pub(super) newcomer: User,
+    pub(super) searcher: User,
     /// Emails of all inboxes.
     pub(super) emails: u64,
     /// Bytes of their raw messages.
@@ -131,10 +131,10 @@ impl Filling {
             self.add(&address).await?;
             recipients.push(address);
         }
-        let (_, newcomer) = self.user("newcomer").await?;
+        let (_, searcher) = self.user("searcher").await?;
         let (emails, raw_bytes) = (plan.inboxes.iter().sum(), self.raw_bytes);
         let (records_bytes, blobs_bytes) = (0, 0); // known when the stores are closed
-        Ok(Filled { inboxes, mailboxes, recipients, newcomer, emails, raw_bytes, records_bytes, blobs_bytes })
+        Ok(Filled { inboxes, mailboxes, recipients, searcher, emails, raw_bytes, records_bytes, blobs_bytes })
     }
 
     async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {

@@ -230,7 +230,7 @@ impl Bench<'_> {
         }
         self.memory(&mut measured, main).await?;
         self.memory_of_import(&mut measured, filled).await?;
-        self.search_for_new(&mut measured, &filled.newcomer).await?;
+        self.search_for_new(&mut measured, &filled.searcher).await?;
         self.deliver(&mut measured, filled).await?;
         Ok(measured)
     }

@@ -1,0 +1,121 @@
+//! What the sender of the queue works with. Tests and the simulation replace each of them.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use restante_core::Error;
+use restante_mail::queue::{Notify, Reply, Return, SourceKind, Transmission};
+use restante_records::{AccountId, RecordId};
+
+/// A message as it is transmitted to a server or placed in an account.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Its bytes: lines end in CRLF, there is no other CR or LF and no NUL, the last line is ended. Not dot-stuffed.
+    pub bytes: Bytes,
+    /// The envelope sender; empty for `<>`.
+    pub sender: String,
+    /// `ENVID`.
+    pub envelope_id: Option<String>,
+    /// `RET`.
+    pub returned: Option<Return>,
+    /// How its bytes may be transmitted.
+    pub transmission: Transmission,
+    /// What queued it.
+    pub source: SourceKind,
+    /// The account that sends it.
+    pub account: Option<AccountId>,
+    /// The record that it belongs to, 0 for none.
+    pub record: RecordId,
+    /// Names the message.
+    pub key: [u8; 32],
+}
+
+/// A recipient as it is transmitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipient {
+    /// The address.
+    pub address: String,
+    /// `NOTIFY`.
+    pub notify: Notify,
+    /// `ORCPT`.
+    pub original: Option<String>,
+}
+
+/// What became of a recipient in an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempted {
+    /// The reply: 2yz delivered, 4yz to be tried again, 5yz failed for good.
+    pub reply: Reply,
+    /// Whether the server that took it reports further on itself (it has `DSN`), so that nothing is reported of its success here.
+    pub is_reported_further: bool,
+}
+
+/// Other servers.
+#[async_trait]
+pub trait Remote: Send + Sync + 'static {
+    /// A connection to a server that takes mail for a domain (RFC 5321 §5), greeted and ready for `MAIL`.
+    ///
+    /// # Errors
+    /// The reply that stands for all recipients of the domain: of kind 4yz when it is to be tried again, 5yz when the domain takes no mail.
+    async fn connect(&self, domain: &str) -> Result<Box<dyn Connection>, Reply>;
+}
+
+/// A connection to another server.
+#[async_trait]
+pub trait Connection: Send {
+    /// Transmits a message, and returns what became of each recipient, in their order. At most 100 recipients.
+    async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted>;
+
+    /// Whether another message can be sent.
+    fn is_open(&self) -> bool;
+
+    /// Says goodbye, in bounded time.
+    async fn close(self: Box<Self>);
+}
+
+/// The accounts of this server.
+#[async_trait]
+pub trait Local: Send + Sync + 'static {
+    /// Whether mail for a domain stays on this server.
+    ///
+    /// # Errors
+    /// When that can't be known now.
+    async fn is_local(&self, domain: &str) -> Result<bool, Error>;
+
+    /// Places a message in the accounts that an address leads to, exactly once for each however often it is repeated.
+    async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted;
+}
+
+/// Submissions of JMAP, whose records say whether they are still to be sent.
+#[async_trait]
+pub trait Submissions: Send + Sync + 'static {
+    /// Makes a submission final before its first attempt; `false` when it was canceled, and nothing of it may be sent.
+    ///
+    /// # Errors
+    /// Those of the records; the attempt is made later.
+    async fn release(&self, account: AccountId, submission: RecordId) -> Result<bool, Error>;
+
+    /// Notes what became of a recipient, in its `deliveryStatus`. Repeating it changes nothing. A submission that is gone is no error.
+    /// `is_local` when it was placed in an account of this server.
+    ///
+    /// # Errors
+    /// Those of the records; the outcome is noted again with the next attempt.
+    async fn report(
+        &self,
+        account: AccountId,
+        submission: RecordId,
+        recipient: &str,
+        reply: &Reply,
+        is_local: bool,
+    ) -> Result<(), Error>;
+}
+
+/// Signs what leaves this server.
+#[async_trait]
+pub trait Signer: Send + Sync + 'static {
+    /// The header fields to put in front of a message, each ended by CRLF: the signatures of the domain in its `From` field (RFC 6376), empty when that
+    /// domain has no key here.
+    ///
+    /// # Errors
+    /// When keys can't be read now; the attempt is made later.
+    async fn sign(&self, message: &Outgoing) -> Result<Vec<u8>, Error>;
+}
