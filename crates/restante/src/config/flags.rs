@@ -163,6 +163,9 @@ mod tests {
         ("jmap-listen", "127.0.0.1:8647"),
         ("lmtp-listen", "unix:/run/restante/lmtp"),
         ("smtp-listen", "127.0.0.1:25"),
+        ("submission-listen", "127.0.0.1:587"),
+        ("submissions-listen", "127.0.0.1:465"),
+        ("smarthost", "mail.example.net:587"),
     ];
 
     /// The flags of a server, each with settings that it makes: with those of its default, if it can be set to that.

@@ -34,7 +34,7 @@ pub(super) struct StoreFlags {
     search: Option<String>,
 }
 
-/// How mail comes in.
+/// How mail comes in and goes out.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct MailFlags {
     /// Receive mail of a mail server by LMTP on this address and port, or unix:<path>; may be repeated [default: none]
@@ -43,6 +43,15 @@ pub(super) struct MailFlags {
     /// Receive mail of other servers by SMTP on this address and port; may be repeated [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     smtp_listen: Vec<SocketAddr>,
+    /// Take mail of users by SMTP with STARTTLS (the role of port 587) on this address and port; may be repeated [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    submission_listen: Vec<SocketAddr>,
+    /// Take mail of users by SMTP over TLS (the role of port 465) on this address and port; may be repeated [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    submissions_listen: Vec<SocketAddr>,
+    /// Send all mail for other servers to this one, as mail.example.net:587; delivery.smarthost_credentials_file has the log-in [default: none]
+    #[arg(long, value_name = "HOST:PORT")]
+    smarthost: Option<String>,
 }
 
 impl RecordsFlags {
@@ -68,6 +77,9 @@ impl MailFlags {
         let settings = [
             setting("lmtp.listen", "--lmtp-listen", list(&self.lmtp_listen)),
             setting("smtp.listen", "--smtp-listen", list(&self.smtp_listen)),
+            setting("submission.listen", "--submission-listen", list(&self.submission_listen)),
+            setting("submission.listen_tls", "--submissions-listen", list(&self.submissions_listen)),
+            text("delivery.smarthost", "--smarthost", self.smarthost.clone()),
         ];
         settings.into_iter().flatten().collect()
     }

@@ -26,5 +26,6 @@ mod node;
 mod ops;
 mod records;
 mod serving;
+mod sending;
 mod sessions;
 mod transfer;
