@@ -9,6 +9,7 @@ pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
 mod search;
+mod sending;
 mod settings;
 mod stores;
 pub(crate) mod tidying;

@@ -4,6 +4,7 @@ mod blobs;
 pub(super) mod directory;
 mod findings;
 pub(super) mod mail;
+pub(super) mod queue;
 pub(super) mod records;
 
 use std::process::ExitCode;
@@ -33,6 +34,9 @@ pub(crate) enum MailCommand {
     /// Manage the mail of accounts: check it, restore destroyed emails
     #[command(subcommand, after_help = "Example:\n  restante mail vault anna@example.org")]
     Mail(mail::UpkeepCommand),
+    /// Manage outgoing mail: list, hold, release, retry and drop what waits
+    #[command(subcommand, after_help = "Example:\n  restante queue list")]
+    Queue(queue::QueueCommand),
     /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(records::RecordsCommand),
@@ -61,6 +65,7 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Token(command) => directory::token::run(command).await,
         MailCommand::Log(flags) => directory::log::run(&flags).await,
         MailCommand::Mail(command) => mail::run(command).await,
+        MailCommand::Queue(command) => queue::run(command).await,
         MailCommand::Records(command) => records::run(command).await,
         MailCommand::Blobs(command) => blobs::run(command).await,
     }

@@ -1,0 +1,194 @@
+//! `restante queue`: what operators do with outgoing mail, in the records of a stopped server or by a running one.
+
+mod list;
+mod operate;
+mod route;
+
+use std::{io, io::Write, process::ExitCode};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use restante_directory::EmailAddress;
+
+pub(crate) use operate::Operator;
+use operate::{Filter, IDS_MAX, QueueAnswer, QueueOperation, ReachedQueue, Which};
+pub(crate) use route::route;
+
+use super::directory::reach::DirectoryFlags;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum QueueCommand {
+    /// List outgoing mail that waits: each recipient with its next attempt and the last reply
+    #[command(after_help = LIST_HELP)]
+    List(list::ListFlags),
+    /// Show all that is known of one recipient
+    #[command(after_help = "Example:\n  restante queue show 17-4711")]
+    Show(list::ShowFlags),
+    /// Try recipients now instead of at their time
+    #[command(after_help = RETRY_HELP)]
+    Retry(ChangeFlags),
+    /// Keep recipients from being tried until they are released
+    #[command(after_help = HOLD_HELP)]
+    Hold(HoldFlags),
+    /// Let recipients be tried again that were held; --all also lets a restored server send
+    #[command(after_help = RELEASE_HELP)]
+    Release(ChangeFlags),
+    /// Drop recipients: nothing is sent to them, and nobody gets a report
+    #[command(after_help = DROP_HELP)]
+    Drop(DropFlags),
+}
+
+const LIST_HELP: &str = "\
+Examples:
+  restante queue list
+  restante queue list --domain example.net --limit 20
+  restante queue list --by-domain
+  restante queue list --held --format json | jq '.[].reason'";
+
+const RETRY_HELP: &str = "\
+Examples:
+  restante queue retry 17-4711
+  restante queue retry --domain example.net
+
+Recipients that are held stay held: restante queue release.";
+
+const HOLD_HELP: &str = "\
+Examples:
+  restante queue hold --sender spammer@example.org --why 'stolen password'
+  restante queue hold --all --why 'the provider moves'
+
+An attempt that is under way is finished. --all also holds what is submitted from now on.";
+
+const RELEASE_HELP: &str = "\
+Examples:
+  restante queue release 17-4711
+  restante queue release --all
+
+A server that was restored from a backup sends nothing until its queue is released: what it sent
+after the backup is in the queue again. Look at `restante queue list` first, and drop what was
+sent already.";
+
+const DROP_HELP: &str = "\
+Examples:
+  restante queue drop 17-4711 17-4712 --yes
+  restante queue drop --sender spammer@example.org --yes";
+
+/// Which recipients a command changes.
+#[derive(Args, Debug)]
+pub(crate) struct ChangeFlags {
+    /// Ids that `restante queue list` shows
+    #[arg(
+        value_name = "ID",
+        required_unless_present_any = ["domain", "account", "sender", "all"],
+        conflicts_with_all = ["domain", "account", "sender"],
+    )]
+    ids: Vec<String>,
+    #[command(flatten)]
+    filter: FilterFlags,
+    /// All recipients
+    #[arg(long, conflicts_with_all = ["ids", "domain", "account", "sender"])]
+    all: bool,
+    #[command(flatten)]
+    flags: DirectoryFlags,
+}
+
+/// Which recipients are meant.
+#[derive(Args, Debug)]
+struct FilterFlags {
+    /// Those of a domain
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// Those that an account sends to
+    #[arg(long, value_name = "ADDRESS")]
+    account: Option<EmailAddress>,
+    /// Those of messages with this envelope sender, '' for reports
+    #[arg(long, value_name = "ADDRESS")]
+    sender: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HoldFlags {
+    #[command(flatten)]
+    change: ChangeFlags,
+    /// Why, for who looks at the queue later
+    #[arg(long, value_name = "TEXT", default_value = "by an operator")]
+    why: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DropFlags {
+    #[command(flatten)]
+    change: ChangeFlags,
+    /// Drop them: there is no way back
+    #[arg(long)]
+    yes: bool,
+}
+
+impl FilterFlags {
+    fn filter(&self, held: bool) -> Filter {
+        let Self { domain, account, sender } = self;
+        Filter { domain: domain.clone(), account: account.clone(), sender: sender.clone(), held }
+    }
+}
+
+impl ChangeFlags {
+    /// The recipients of the command line, in parts that one operation takes.
+    fn which(&self) -> Vec<Which> {
+        if self.all {
+            return vec![Which::All];
+        }
+        if self.ids.is_empty() {
+            return vec![Which::Matching(self.filter.filter(false))];
+        }
+        self.ids.chunks(IDS_MAX).map(|ids| Which::Ids(ids.to_vec())).collect()
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: QueueCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        QueueCommand::List(flags) => list::run(&flags).await,
+        QueueCommand::Show(flags) => list::show(&flags).await,
+        QueueCommand::Retry(flags) => {
+            change(&flags, "tried now", |which| QueueOperation::Retry { which }).await
+        }
+        QueueCommand::Hold(HoldFlags { change: flags, why }) => {
+            change(&flags, "held", |which| QueueOperation::Hold { which, why: why.clone() }).await
+        }
+        QueueCommand::Release(flags) => {
+            change(&flags, "released", |which| QueueOperation::Release { which }).await
+        }
+        QueueCommand::Drop(DropFlags { change: flags, yes }) => {
+            if !yes {
+                bail!("nothing brings dropped mail back: add --yes to drop it");
+            }
+            change(&flags, "dropped", |which| QueueOperation::Drop { which }).await
+        }
+    }
+}
+
+/// Changes recipients, and prints how many were changed.
+async fn change(
+    flags: &ChangeFlags,
+    done: &str,
+    operation: impl Fn(Which) -> QueueOperation,
+) -> anyhow::Result<ExitCode> {
+    let reached = flags.flags.reach().await?;
+    let changed = async {
+        let queue = ReachedQueue::of(&reached).await?;
+        let mut recipients = 0;
+        for which in flags.which() {
+            let QueueAnswer::Changed(count) = queue.operate(operation(which)).await? else {
+                bail!("the server's answer is none to a change of the queue");
+            };
+            recipients += count;
+        }
+        anyhow::Ok(recipients)
+    }
+    .await;
+    reached.close().await?;
+    let recipients = changed?;
+    let noun = if recipients == 1 { "recipient" } else { "recipients" };
+    writeln!(io::stdout(), "{recipients} {noun} {done}").context("can't print")?;
+    Ok(ExitCode::SUCCESS)
+}

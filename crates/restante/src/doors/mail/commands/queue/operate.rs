@@ -1,0 +1,352 @@
+//! The operations on the queue of outgoing mail, which a command does itself or has a running server do.
+
+use restante_core::Error;
+use restante_directory::{Actor, Answer, Directory, DirectoryMetrics, EmailAddress};
+use restante_mail::queue::{
+    DomainCount, Held, LIST_MAX, ListFilter, Queue, QueueAccount, QueuedId, QueuedRecipient, QueuedState, Selection,
+    SourceKind,
+};
+use restante_records::{AccountId, RecordId};
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use crate::{
+    clock,
+    config::Config,
+    doors::mail::{
+        commands::directory::reach::{Reached, RunningServer, command_line},
+        sending,
+    },
+};
+
+/// Where a running server does what operators ask of the queue.
+pub(super) const PATH: &str = "/admin/v1/queue";
+/// The most ids that one operation names.
+pub(super) const IDS_MAX: usize = 1_000;
+
+/// What operators ask of the queue.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum QueueOperation {
+    /// One page of the recipients that match.
+    List {
+        #[serde(default)]
+        filter: Filter,
+        #[serde(default)]
+        after: Option<String>,
+        limit: usize,
+    },
+    /// The recipients by domain.
+    Domains,
+    /// One recipient, with all that is known of it.
+    Show { id: String },
+    /// Tries recipients now.
+    Retry { which: Which },
+    /// Keeps recipients from being tried.
+    Hold { which: Which, why: String },
+    /// Lets recipients be tried again; all of them: also after a restore.
+    Release { which: Which },
+    /// Drops recipients, without a report to the sender.
+    Drop { which: Which },
+}
+
+/// Which recipients are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields, default)]
+pub(super) struct Filter {
+    /// Their domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) domain: Option<String>,
+    /// The address of the account that sends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) account: Option<EmailAddress>,
+    /// The envelope sender.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sender: Option<String>,
+    /// Only those that are held.
+    pub(super) held: bool,
+}
+
+/// Which recipients are changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Which {
+    /// These, at most [`IDS_MAX`].
+    Ids(Vec<String>),
+    /// Those that a list with this filter has.
+    Matching(Filter),
+    /// All.
+    All,
+}
+
+/// What an operation returns.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum QueueAnswer {
+    Listed { items: Vec<Queued>, next: Option<String>, held: Option<AllHeld> },
+    Domains { items: Vec<QueuedDomain>, held: Option<AllHeld> },
+    Shown(Option<Box<Queued>>),
+    /// How many recipients were changed.
+    Changed(u64),
+}
+
+/// Since when nothing is sent, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AllHeld {
+    /// In seconds since 1970.
+    pub(super) since: u64,
+    pub(super) why: String,
+}
+
+/// A recipient in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Queued {
+    pub(crate) id: String,
+    /// `due`, `held`, or `trying` while an attempt is under way.
+    pub(crate) state: String,
+    pub(crate) recipient: String,
+    pub(crate) domain: String,
+    /// Empty for `<>`.
+    pub(crate) sender: String,
+    /// `submission`, `smtp`, `forward`, `report` or `vacation`.
+    pub(crate) source: String,
+    /// The account that sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) account: Option<u32>,
+    /// Bytes of the message.
+    pub(crate) size: u64,
+    /// When it was queued, in seconds since 1970.
+    pub(crate) queued: u64,
+    /// When it is tried next, in seconds since 1970.
+    pub(crate) due: u64,
+    pub(crate) attempts: u32,
+    /// When the last attempt ended, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_attempt: Option<u64>,
+    /// What the last attempt brought, as `451 4.3.0 come later (mail.example.net)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_reply: Option<String>,
+    /// Why it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+/// What the queue has for a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct QueuedDomain {
+    pub(crate) domain: String,
+    pub(crate) recipients: u64,
+    pub(crate) held: u64,
+    /// In seconds since 1970.
+    pub(crate) oldest_due: u64,
+}
+
+/// Does operations on the queue.
+#[derive(Clone)]
+pub(crate) struct Operator {
+    pub(crate) queue: Queue,
+    pub(crate) directory: Directory,
+}
+
+impl Operator {
+    /// One for records that this process has open.
+    pub(super) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
+        let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
+        let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
+        Ok(Self { queue: sending::queue(records, clock::system()), directory })
+    }
+
+    /// Does one operation. What changes the queue is logged.
+    pub(super) async fn operate(&self, actor: &Actor, operation: QueueOperation) -> Result<QueueAnswer, Error> {
+        match operation {
+            QueueOperation::List { filter, after, limit } => self.list(&filter, after.as_deref(), limit).await,
+            QueueOperation::Domains => {
+                let items = self.queue.domains().await?.into_iter().map(QueuedDomain::from).collect();
+                Ok(QueueAnswer::Domains { items, held: self.held().await? })
+            }
+            QueueOperation::Show { id } => {
+                let found = self.queue.get(parse_id(&id)?).await?;
+                Ok(QueueAnswer::Shown(found.map(|found| Box::new(Queued::from(&found)))))
+            }
+            QueueOperation::Retry { which } => {
+                let count = self.queue.retry(&self.selection(&which).await?).await?;
+                Ok(changed(actor, "tried now", count))
+            }
+            QueueOperation::Hold { which: Which::All, why } => {
+                let count = self.queue.totals().await?.waiting;
+                self.queue.hold_all(&why).await?;
+                Ok(changed(actor, "held", count))
+            }
+            QueueOperation::Hold { which, why } => {
+                let count = self.queue.hold(&self.selection(&which).await?, &why).await?;
+                Ok(changed(actor, "held", count))
+            }
+            QueueOperation::Release { which } => {
+                let count = self.queue.release(&self.selection(&which).await?).await?;
+                if which == Which::All {
+                    self.queue.release_all().await?;
+                }
+                Ok(changed(actor, "released", count))
+            }
+            QueueOperation::Drop { which } => {
+                let count = self.queue.drop_all(&self.selection(&which).await?).await?;
+                Ok(changed(actor, "dropped", count))
+            }
+        }
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<&str>, limit: usize) -> Result<QueueAnswer, Error> {
+        if !(1..=LIST_MAX).contains(&limit) {
+            return Err(Error::invalid(format!("'limit' is a whole number from 1 to {LIST_MAX}")));
+        }
+        let after = after.map(str::parse).transpose()?;
+        let page = self.queue.list(&self.filter(filter).await?, after.as_ref(), limit).await?;
+        let items = page.recipients.iter().map(Queued::from).collect();
+        let next = page.next.map(|next| next.to_string());
+        Ok(QueueAnswer::Listed { items, next, held: self.held().await? })
+    }
+
+    async fn held(&self) -> Result<Option<AllHeld>, Error> {
+        Ok(self.queue.gate().await?.map(|Held { since, why }| AllHeld { since, why }))
+    }
+
+    async fn selection(&self, which: &Which) -> Result<Selection, Error> {
+        match which {
+            Which::Ids(ids) if ids.len() > IDS_MAX => {
+                Err(Error::invalid(format!("'ids' has more than {IDS_MAX} ids: name them in parts")))
+            }
+            Which::Ids(ids) => {
+                let ids: Result<Vec<QueuedId>, Error> = ids.iter().map(|id| parse_id(id)).collect();
+                Ok(Selection::Ids(ids?))
+            }
+            Which::Matching(filter) => Ok(Selection::Matching(self.filter(filter).await?)),
+            Which::All => Ok(Selection::Matching(ListFilter::default())),
+        }
+    }
+
+    async fn filter(&self, filter: &Filter) -> Result<ListFilter, Error> {
+        let account = match &filter.account {
+            None => None,
+            Some(address) => Some(self.account(address).await?),
+        };
+        let (domain, sender) = (filter.domain.clone(), filter.sender.clone());
+        Ok(ListFilter { domain, account, sender, state: filter.held.then_some(QueuedState::Held) })
+    }
+
+    async fn account(&self, address: &EmailAddress) -> Result<AccountId, Error> {
+        let (actor, address) = (Actor(String::new()), address.clone()); // reading is not noted
+        match self.directory.operate(&actor, restante_directory::Operation::Account { address }).await? {
+            Answer::Account(info) => Ok(AccountId(info.summary.account)),
+            _ => Err(Error::internal("the directory answered another operation")),
+        }
+    }
+}
+
+fn changed(actor: &Actor, what: &str, recipients: u64) -> QueueAnswer {
+    info!(by = %actor.0, recipients, "queued mail was {what}");
+    QueueAnswer::Changed(recipients)
+}
+
+/// An id as operators see it: the number of the queue account, and the record's.
+fn show_id(id: QueuedId) -> String {
+    let account = QueueAccount::of_account(id.account).map_or(0, QueueAccount::number);
+    format!("{account}-{}", id.record.0)
+}
+
+fn parse_id(text: &str) -> Result<QueuedId, Error> {
+    let parse = || {
+        let (account, record) = text.split_once('-')?;
+        let account = QueueAccount::all().nth(account.parse().ok()?)?;
+        Some(QueuedId { account: account.account(), record: RecordId(record.parse().ok()?) })
+    };
+    let wrong = || Error::invalid(format!("'{text}' is no id of the queue: `restante queue list` shows them"));
+    parse().ok_or_else(wrong)
+}
+
+impl From<&QueuedRecipient> for Queued {
+    fn from(queued: &QueuedRecipient) -> Self {
+        let state = match queued.state {
+            QueuedState::Held => "held",
+            QueuedState::Due if queued.is_leased => "trying",
+            QueuedState::Due => "due",
+        };
+        let source = match queued.message.source.kind {
+            SourceKind::Submission => "submission",
+            SourceKind::Smtp => "smtp",
+            SourceKind::Forward => "forward",
+            SourceKind::Report => "report",
+            SourceKind::Vacation => "vacation",
+        };
+        let reply = |reply: &restante_mail::queue::Reply| {
+            let from = reply.from.as_ref().map(|from| format!(" ({from})")).unwrap_or_default();
+            format!("{} {} {}{from}", reply.code, reply.enhanced, reply.text)
+        };
+        Self {
+            id: show_id(queued.id),
+            state: state.to_owned(),
+            recipient: queued.recipient.address.clone(),
+            domain: queued.domain.clone(),
+            sender: queued.message.sender.clone(),
+            source: source.to_owned(),
+            account: queued.message.source.account.map(|account| account.0),
+            size: queued.message.size,
+            queued: queued.message.queued,
+            due: queued.due,
+            attempts: queued.attempts,
+            last_attempt: queued.last.as_ref().map(|last| last.at),
+            last_reply: queued.last.as_ref().map(|last| reply(&last.reply)),
+            reason: queued.reason.clone(),
+        }
+    }
+}
+
+impl From<DomainCount> for QueuedDomain {
+    fn from(count: DomainCount) -> Self {
+        let DomainCount { domain, recipients, held, oldest_due } = count;
+        Self { domain, recipients, held, oldest_due }
+    }
+}
+
+/// The queue as a command reaches it.
+pub(super) enum ReachedQueue<'r> {
+    Here(Box<Operator>),
+    Server(&'r RunningServer),
+}
+
+impl<'r> ReachedQueue<'r> {
+    pub(super) async fn of(reached: &'r Reached) -> anyhow::Result<Self> {
+        Ok(match reached {
+            Reached::Here { opened, config } => Self::Here(Box::new(Operator::open(opened, config).await?)),
+            Reached::Server(server) => Self::Server(server),
+        })
+    }
+
+    /// Does one operation, or has the server do it.
+    pub(super) async fn operate(&self, operation: QueueOperation) -> anyhow::Result<QueueAnswer> {
+        match self {
+            // What is refused has the same exit code as when a running server is asked.
+            Self::Here(operator) => {
+                operator.operate(&command_line(), operation).await.map_err(|error| anyhow::anyhow!("{error}"))
+            }
+            Self::Server(server) => server.ask(PATH, operation).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_they_are_shown() {
+        let id = QueuedId { account: QueueAccount::all().nth(17).unwrap().account(), record: RecordId(4_711) };
+        assert_eq!(show_id(id), "17-4711");
+        assert_eq!(parse_id("17-4711").unwrap(), id);
+        for wrong in ["", "17", "64-1", "17-", "-1", "a-1", "17-4711-2"] {
+            assert!(parse_id(wrong).is_err(), "{wrong}");
+        }
+    }
+}
