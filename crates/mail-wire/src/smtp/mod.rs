@@ -3,6 +3,7 @@
 //! - [`LineReader`] finds command lines, [`Command`] parses one.
 //! - [`Reply`] writes replies.
 //! - [`DataDecoder`] decodes what follows `DATA`, [`ChunkDecoder`] what follows `BDAT` (RFC 3030).
+//! - [`peer`] is the other side: commands and messages to other servers, and what these reply.
 //!
 //! All decoders are incremental: however the bytes are split, the result is the same.
 
@@ -11,6 +12,7 @@ mod command;
 mod data;
 mod line;
 mod path;
+pub mod peer;
 #[doc(hidden)]
 pub mod properties;
 mod reply;
