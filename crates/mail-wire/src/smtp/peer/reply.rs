@@ -82,7 +82,9 @@ impl ReplyReader {
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let (code, rest) = line.split_at_checked(3).ok_or(ReplyError::Code)?;
-        let is_code = matches!(code, [b'2'..=b'5', b'0'..=b'9', b'0'..=b'9']);
+        if !matches!(code, [b'2'..=b'5', b'0'..=b'9', b'0'..=b'9']) {
+            return Err(ReplyError::Code);
+        }
         let code = code.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
         let (is_last, text) = match rest {
             [] => (true, rest),
@@ -90,9 +92,6 @@ impl ReplyReader {
             [b'-', text @ ..] => (false, text),
             _ => return Err(ReplyError::Code),
         };
-        if !is_code {
-            return Err(ReplyError::Code);
-        }
         if !self.lines.is_empty() && self.code != code {
             return Err(ReplyError::Mixed);
         }
