@@ -2,6 +2,4 @@
 
 mod item;
 
-pub use item::{
-    NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission,
-};
+pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
