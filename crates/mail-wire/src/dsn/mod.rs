@@ -38,7 +38,7 @@ pub enum Returned {
 pub struct ReportedRecipient<'r> {
     /// The address.
     pub address: &'r str,
-    /// `ORCPT` (RFC 3461 §4.2), decoded: `rfc822;bob@example.net`.
+    /// `ORCPT` (RFC 3461 §4.2) as it was given, in `xtext`: `rfc822;bob@example.net`.
     pub original: Option<&'r str>,
     /// The enhanced status code (RFC 3463): `5.1.1`.
     pub status: &'r str,
@@ -65,7 +65,7 @@ pub struct Report<'r> {
     pub from: &'r str,
     /// The sender of the message, who gets the report.
     pub to: &'r str,
-    /// `ENVID` (RFC 3461 §4.4), decoded.
+    /// `ENVID` (RFC 3461 §4.4) as it was given, in `xtext`.
     pub envelope_id: Option<&'r str>,
     /// When the message was queued, in seconds since 1970.
     pub arrived: i64,

@@ -1,7 +1,7 @@
 //! The delivery status (RFC 3464 §2).
 
 use super::{Action, Report, ReportedRecipient, one_line};
-use crate::header::Date;
+use crate::{header::Date, smtp::{decode_xtext, peer::utf8_address_in_ascii}};
 
 /// The longest value of a field.
 const VALUE_BYTES_MAX: usize = 900;
@@ -11,7 +11,7 @@ pub(super) fn write(report: &Report<'_>) -> Vec<u8> {
     let mut fields = Fields { is_utf8: report.is_utf8, out: String::new() };
     fields.add("Reporting-MTA", &format!("dns; {}", report.host));
     if let Some(id) = report.envelope_id {
-        fields.add("Original-Envelope-Id", id);
+        fields.add("Original-Envelope-Id", &decode_xtext(id));
     }
     fields.add("Arrival-Date", &date(report.arrived));
     for recipient in &report.recipients {
@@ -35,9 +35,11 @@ impl Fields {
     }
 
     fn recipient(&mut self, action: Action, recipient: &ReportedRecipient<'_>) {
-        if let Some((_, original)) = recipient.original.and_then(|original| original.split_once(';')) {
-            let kind = recipient.original.and_then(|text| text.split_once(';')).map_or("", |(kind, _)| kind);
-            self.address("Original-Recipient", kind, original);
+        if let Some((kind, original)) = recipient.original.and_then(|original| original.split_once(';')) {
+            // RFC 6533 §3: those of the type `utf-8` are encoded otherwise, and may stand as they are.
+            let is_encoded = !kind.eq_ignore_ascii_case("utf-8");
+            let original = if is_encoded { decode_xtext(original) } else { original.into() };
+            self.address("Original-Recipient", kind, &original);
         }
         self.address("Final-Recipient", "rfc822", recipient.address);
         self.add("Action", action.word());
@@ -66,15 +68,7 @@ impl Fields {
             self.add(field, &format!("utf-8;{address}"));
             return;
         }
-        let mut encoded = String::new();
-        for c in address.chars() {
-            if c.is_ascii_graphic() && !matches!(c, '+' | '=' | '\\') {
-                encoded.push(c);
-            } else {
-                encoded.push_str(&format!("\\x{{{:02X}}}", u32::from(c)));
-            }
-        }
-        self.add(field, &format!("utf-8;{encoded}"));
+        self.add(field, &format!("utf-8;{}", utf8_address_in_ascii(address)));
     }
 }
 

@@ -3,7 +3,5 @@
 mod item;
 mod view;
 
-pub use item::{
-    NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission,
-};
+pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
 pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};

@@ -10,8 +10,7 @@ mod extensions;
 mod reply;
 
 pub use commands::{
-    AddressError, MailCommand, Notified, RcptCommand, from_xtext, is_safe_address, write_mail, write_rcpt,
-    write_xtext,
+    AddressError, MailCommand, Notified, RcptCommand, is_safe_address, utf8_address_in_ascii, write_mail, write_rcpt,
 };
 pub use data::write_data;
 pub use extensions::Extensions;
