@@ -34,8 +34,11 @@ pub fn kinds() -> Vec<KindSchema> {
         vault::schema(),
         queued::schema(),
         outgoing::schema(),
+        sent::schema(),
     ]
 }
+
+pub mod sent;
 
 /// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
 pub mod mailbox {
