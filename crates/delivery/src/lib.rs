@@ -2,7 +2,14 @@
 
 pub mod auto_reply;
 pub mod dkim;
+mod notices;
+pub mod prepare;
 mod seams;
 pub mod srs;
 
-pub use seams::{Attempted, Connection, Local, Outgoing, Recipient, Remote, Signer, Submissions};
+pub use notices::ReportNotices;
+pub use prepare::BlobPreparing;
+pub use seams::{
+    Attempted, Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, Outgoing, PrepareError,
+    Preparing, Recipient, Remote, Signer, Submissions,
+};

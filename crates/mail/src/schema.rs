@@ -35,8 +35,11 @@ pub fn kinds() -> Vec<KindSchema> {
         upload::schema(),
         vault::schema(),
         dkim::schema(),
+        sent::schema(),
     ]
 }
+
+pub mod sent;
 
 /// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
 pub mod mailbox {

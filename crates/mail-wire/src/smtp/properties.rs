@@ -1,8 +1,9 @@
 //! Properties that hold for any bytes: checked by the fuzz targets, and by ordinary tests over their seeds.
 
 use super::{
-    COMMAND_LINE_BYTES_MAX, ChunkDecoder, Command, DataDecoder, LineError, LineReader, Newlines, ReadLine,
-    Reply,
+    AuthResponse, COMMAND_LINE_BYTES_MAX, ChunkDecoder, Command, DataDecoder, ForwardPath, LineError,
+    LineReader, Newlines, ReadLine, Reply, challenge_text, decode_xtext, encode_xtext, is_xtext,
+    peer::{Extensions, PeerReply, REPLY_BYTES_MAX, ReadReply, ReplyError, ReplyReader},
 };
 
 /// Bytes with the numbers of a fuzz input before them: the first byte says how many splits follow, two bytes each.
@@ -154,8 +155,80 @@ pub fn command(line: &[u8]) {
             matches!(Command::parse(again.as_bytes()), Ok(Command::Mail(Some(read), _)) if read == mailbox)
         );
     }
+    if let Ok(parsed) = Command::parse(line) {
+        let is_hello = matches!(parsed, Command::Ehlo(_) | Command::Helo(_) | Command::Lhlo(_));
+        assert!(
+            is_hello || Command::parse_lenient(line) == Ok(parsed),
+            "lenient parsing changes nothing but errors"
+        );
+        parameters(parsed);
+    }
+    if let Some(AuthResponse::Bytes(bytes)) = AuthResponse::parse(line) {
+        assert!(bytes.len() <= line.len());
+        let again = challenge_text(&bytes);
+        assert_eq!(AuthResponse::parse(again.as_bytes()), Some(AuthResponse::Bytes(bytes)));
+    }
     let (text, mut out) = (String::from_utf8_lossy(line).replace('\n', " "), Vec::new());
     Reply::new(500, "5.5.2", &text).write(&mut out);
     assert!(out.len() <= 512 && has_no_bare_newline(&out));
     assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+}
+
+/// The replies of an input that arrives in pieces.
+///
+/// # Errors
+/// It has something that is no reply.
+pub fn replies(input: &[u8], splits: &[usize]) -> Result<Vec<PeerReply>, ReplyError> {
+    let (mut reader, mut buffer, mut replies) = (ReplyReader::default(), Vec::new(), Vec::new());
+    for piece in pieces(input, splits) {
+        buffer.extend_from_slice(piece);
+        loop {
+            let ReadReply { consumed, reply } = reader.next(&buffer)?;
+            buffer.drain(..consumed);
+            let Some(reply) = reply else { break };
+            replies.push(reply);
+        }
+        assert!(buffer.len() <= REPLY_BYTES_MAX);
+    }
+    Ok(replies)
+}
+
+/// Splits don't change the replies of a server; their texts have no control characters and are bounded, and any of them can be read as that to
+/// `EHLO`.
+///
+/// # Panics
+/// When that does not hold.
+pub fn peer(input: &[u8], splits: &[usize]) {
+    let found = replies(input, splits);
+    assert_eq!(found, replies(input, &[]));
+    for reply in found.iter().flatten() {
+        assert!((200..600).contains(&reply.code));
+        let text = reply.text(100);
+        assert!(text.len() <= 100 && !text.chars().any(char::is_control));
+        let extensions = Extensions::of(reply);
+        assert!(!extensions.name.contains(' ') && extensions.size_max != Some(0));
+    }
+}
+
+/// Parameters are short, and what is in `xtext` reads back.
+fn parameters(command: Command<'_>) {
+    match command {
+        Command::Mail(_, parameters) => {
+            assert!(parameters.envelope_id.is_none_or(|id| id.len() <= 100 && is_xtext(id)));
+            if let Some(id) = parameters.envelope_id {
+                let decoded = decode_xtext(id);
+                assert_eq!(decode_xtext(&encode_xtext(&decoded)), decoded);
+            }
+        }
+        Command::Rcpt(path, parameters) => {
+            assert!(parameters.original.is_none_or(|original| original.len() <= 500));
+            if let (ForwardPath::Mailbox(mailbox), Some(original)) = (path, parameters.original) {
+                let again = format!("RCPT TO:<{mailbox}> ORCPT={original}");
+                assert!(
+                    matches!(Command::parse(again.as_bytes()), Ok(Command::Rcpt(_, read)) if read.original == Some(original))
+                );
+            }
+        }
+        _ => {}
+    }
 }
