@@ -9,6 +9,8 @@
 
 use restante_records::{Kind, KindSchema};
 
+pub mod dkim;
+
 /// The first kind that does not belong to mail.
 pub const KINDS_END: Kind = Kind(64);
 
@@ -17,7 +19,6 @@ pub const RESERVED: [(Kind, &str); 4] = [
     (Kind(7), "submission"),
     (Kind(8), "vacation"),
     (Kind(12), "sieve"),
-    (Kind(14), "dkim"),
 ];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
@@ -34,6 +35,7 @@ pub fn kinds() -> Vec<KindSchema> {
         vault::schema(),
         queued::schema(),
         outgoing::schema(),
+        dkim::schema(),
         sent::schema(),
     ]
 }
