@@ -26,6 +26,7 @@ mod read;
 mod restore;
 pub mod row;
 mod schema;
+pub mod sending;
 mod submissions;
 mod tree;
 mod vacations;
@@ -48,7 +49,7 @@ pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
     KINDS_END, RESERVED, account, answered, email, identity, keyword, kinds, mailbox, outbox, outgoing, push,
-    queued, submission, thread, upload, vacation, vault,
+    queued, sent, submission, thread, upload, vacation, vault,
 };
 pub use submissions::{
     EnvelopeAddress, NewSubmission, OutboxEntry, OutboxMessage, RecipientState, SUBMISSIONS_MAX, Submission,

@@ -33,11 +33,13 @@ pub fn kinds() -> Vec<KindSchema> {
         answered::schema(),
         queued::schema(),
         outgoing::schema(),
+        sent::schema(),
     ]
 }
 
 pub mod answered;
 pub mod outbox;
+pub mod sent;
 pub mod submission;
 pub mod vacation;
 
