@@ -15,11 +15,7 @@ pub mod dkim;
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 4] = [
-    (Kind(7), "submission"),
-    (Kind(8), "vacation"),
-    (Kind(12), "sieve"),
-];
+pub const RESERVED: [(Kind, &str); 1] = [(Kind(12), "sieve")];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
 pub fn kinds() -> Vec<KindSchema> {
@@ -33,6 +29,10 @@ pub fn kinds() -> Vec<KindSchema> {
         push::schema(),
         upload::schema(),
         vault::schema(),
+        submission::schema(),
+        outbox::schema(),
+        vacation::schema(),
+        answered::schema(),
         queued::schema(),
         outgoing::schema(),
         dkim::schema(),
@@ -40,7 +40,11 @@ pub fn kinds() -> Vec<KindSchema> {
     ]
 }
 
+pub mod answered;
+pub mod outbox;
 pub mod sent;
+pub mod submission;
+pub mod vacation;
 
 /// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
 pub mod mailbox {
