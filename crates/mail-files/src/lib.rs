@@ -81,3 +81,13 @@ impl FilesError {
 
 /// Takes what a source has, in its order, with how much of the source is read, in the unit of its total.
 pub type Each<'e> = dyn FnMut(Found, u64) -> ControlFlow<()> + 'e;
+
+/// Reads any bytes as an mbox, and writes them as a message of one; for a fuzz target.
+///
+/// # Panics
+/// When reading panics, when a byte is lost, or when an exported message is read as another one.
+#[doc(hidden)]
+pub fn fuzz_mbox(bytes: &[u8]) {
+    mbox::fuzz::read(bytes);
+    mbox::fuzz::export(bytes);
+}

@@ -81,7 +81,7 @@ fn read_one(mbox: &Mbox, bytes_max: u64, done: u64, each: &mut Each<'_>) -> io::
     Ok(ControlFlow::Continue(()))
 }
 
-fn message(split: Split, folder: &Folder) -> Found {
+pub(super) fn message(split: Split, folder: &Folder) -> Found {
     let Split { from_line, content, is_unquoted, .. } = split;
     let Content::Bytes(content) = content else { return Found::Deleted };
     // Our own files are quoted, whatever an old Content-Length of a message says.

@@ -281,3 +281,14 @@ proptest! {
         prop_assert_eq!(read.len(), written.iter().map(|(_, folders, ..)| folders.len()).sum::<usize>());
     }
 }
+
+#[test]
+fn the_seeds_of_the_fuzz_target_hold() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/mbox");
+    let mut count = 0;
+    for seed in fs::read_dir(seeds).unwrap() {
+        crate::fuzz_mbox(&fs::read(seed.unwrap().path()).unwrap());
+        count += 1;
+    }
+    assert!(count > 5);
+}
