@@ -45,6 +45,8 @@ pub struct FileMessage {
     pub is_exact: bool,
     /// What names the message: equal for the same message in several folders of the source, also after its flags have changed.
     pub key: [u8; 32],
+    /// The id that the email had in the account that our own export was made of.
+    pub exported_id: Option<u64>,
     /// Its bytes, without what the file's format adds.
     pub raw: Vec<u8>,
 }

@@ -99,6 +99,7 @@ pub(super) fn message(split: Split, folder: &Folder) -> Found {
         stored: from_line::time_of(&from_line),
         is_exact: read.is_exact,
         key,
+        exported_id: read.id,
         raw: read.raw,
     })
 }

@@ -368,7 +368,8 @@ mod tests {
     #[tokio::test]
     async fn a_page_with_much_room_is_the_same_however_many_rows_there_are() {
         let (_folder, engine) = testing::engine();
-        let emails = |mailbox: u64, count: u64| (0..count).map(move |n| testing::create(testing::email(mailbox, n)));
+        let emails =
+            |mailbox: u64, count: u64| (0..count).map(move |n| testing::create(testing::email(mailbox, n)));
         let counts = [0, 1, ROWS_TRIED_MAX - 1, ROWS_TRIED_MAX, ROWS_TRIED_MAX + 1, 1_500];
         let mut ids = Vec::new();
         for (mailbox, count) in (1..).zip(counts) {
