@@ -45,7 +45,8 @@ pub use metrics::MailMetrics;
 pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
-    KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, push, thread, upload, vault,
+    KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, outgoing, push, queued, thread,
+    upload, vault,
 };
 
 #[cfg(test)]
