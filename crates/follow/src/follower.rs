@@ -45,6 +45,9 @@ pub struct Settings {
     pub batch: usize,
     /// How often the feed is read without an announcement, as a safety net.
     pub poll: Duration,
+    /// How long a follower that has caught up waits after a commit was announced, so that it handles many commits together. Each look at
+    /// the feed costs some reads and a save. Zero for a follower that somebody waits for.
+    pub gather: Duration,
     /// How long a call of the handler may take. One that takes longer is given up and counts as failed, so that a handler
     /// that hangs delays neither other accounts nor the stop for ever.
     pub handler_timeout: Duration,
@@ -53,7 +56,13 @@ pub struct Settings {
 impl Settings {
     /// The defaults for a name.
     pub fn new(name: &'static str) -> Self {
-        Self { name, batch: 256, poll: Duration::from_secs(10), handler_timeout: Duration::from_secs(300) }
+        Self {
+            name,
+            batch: 256,
+            poll: Duration::from_secs(10),
+            gather: Duration::ZERO,
+            handler_timeout: Duration::from_secs(300),
+        }
     }
 }
 
@@ -246,9 +255,18 @@ impl<H: Handler> Follower<H> {
             }
             self.follow_window(&window, stop).await?;
             self.save().await?;
+            if self.may_gather(&window) {
+                break;
+            }
         }
         self.save().await?;
         self.measure_lag().await
+    }
+
+    /// Whether what is committed after a window may be gathered: the window had all there was.
+    fn may_gather(&self, window: &[Touched]) -> bool {
+        let is_whole = window.len() < WINDOW_ACCOUNTS && self.progress.lagging.is_empty();
+        is_whole && !self.settings.gather.is_zero()
     }
 
     async fn load(&mut self) -> Result<(), Error> {
@@ -514,7 +532,7 @@ impl<H: Handler> Follower<H> {
         }
         tokio::select! {
             () = stop.requested() => {}
-            () = announced(watch) => {}
+            () = announced(watch, self.settings.gather) => {}
             () = sleep_until(next_look) => {}
         }
     }
@@ -530,12 +548,15 @@ async fn in_time(
     answer.map_err(Failure::Handle)
 }
 
-/// Returns after a commit was announced, or announcements were left out.
-async fn announced(watch: &mut Option<Watch>) {
+/// Returns so long after a commit was announced, or announcements were left out.
+async fn announced(watch: &mut Option<Watch>, gather: Duration) {
     let Some(open) = watch else { return pending().await };
     if open.next().await.is_none() {
         *watch = None; // the store is gone: nothing will be announced any more
         return;
+    }
+    if !gather.is_zero() {
+        sleep(gather).await;
     }
     // One look finds all that was committed until now, so all that is announced until now is answered by it.
     for _ in 1..ANNOUNCEMENTS_MAX {

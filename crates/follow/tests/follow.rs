@@ -678,6 +678,53 @@ async fn a_commit_wakes_the_follower() {
     scene.assert_mirrored().await;
 }
 
+/// Once each commit of a busy server was a look at the feed, a page, and a save.
+#[tokio::test(start_paused = true)]
+async fn commits_within_the_time_of_gathering_are_handled_together() {
+    let mut scene = Scene::new(0, 0.0, 100).await;
+    scene.settings.gather = Duration::from_millis(50);
+    let pages = Arc::new(Mutex::new(Vec::new()));
+    let counting = Counting { pages: pages.clone(), inner: scene.mirroring() };
+    let opened = scene.opened();
+    let running = Running::start(
+        Follower::new(scene.settings, &opened, counting, scene.store.clock.clone(), &scene.metrics).unwrap(),
+    );
+    sleep(Duration::from_secs(1)).await;
+    for n in 0..100 {
+        scene.store.commit(1, vec![create(NOTE, format!("{n}"))]).await;
+        sleep(Duration::from_millis(5)).await;
+    }
+    soon("all of them are followed", scene.caught_up()).await;
+    let sizes = std::mem::take(&mut *pages.lock());
+    assert_eq!(sizes.iter().sum::<usize>(), 100);
+    assert!(sizes.len() <= 12, "not one by one: {sizes:?}");
+    // What was announced while the follower worked is not left for the next look by itself.
+    for n in 0..3 {
+        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await;
+        soon("it is followed", scene.caught_up()).await;
+    }
+    running.stop().await.unwrap();
+    scene.assert_mirrored().await;
+}
+
+/// Counts the changes of each page.
+struct Counting {
+    pages: Arc<Mutex<Vec<usize>>>,
+    inner: Mirroring,
+}
+
+#[async_trait]
+impl Handler for Counting {
+    async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
+        self.pages.lock().push(changes.created.len() + changes.updated.len() + changes.destroyed.len());
+        self.inner.handle(account, changes).await
+    }
+
+    async fn reset(&mut self, account: AccountId) -> Result<(), HandlerError> {
+        self.inner.reset(account).await
+    }
+}
+
 fn exported(metrics: &Metrics) -> String {
     let mut registry = Registry::default();
     metrics.register(&mut registry);

@@ -27,6 +27,10 @@ use crate::{
 /// The name of the follower, and that of its position with the records.
 pub(crate) const NAME: &str = "indexer";
 
+/// How long commits are gathered before they are indexed. The index has them within a second of that, and the newest emails are matched
+/// directly until then. A busy server would look at the feed for each email otherwise, which costs as much as the email.
+const GATHER: Duration = Duration::from_millis(50);
+
 /// The wait after a series that wrote nothing. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 /// The longest wait.
@@ -148,7 +152,7 @@ impl Indexer {
             metrics: self.metrics.clone(),
         };
         let records = RecordStore { feed: feed.clone(), ..self.records.clone() };
-        let settings = Settings::new(NAME);
+        let settings = Settings { gather: GATHER, ..Settings::new(NAME) };
         let follower = Follower::new(settings, &records, emails, self.clock.clone(), &self.follow_metrics)
             .expect("the name and the default batch are within their bounds");
         let is_stopped = AtomicBool::new(false);

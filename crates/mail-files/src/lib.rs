@@ -45,6 +45,8 @@ pub struct FileMessage {
     pub is_exact: bool,
     /// What names the message: equal for the same message in several folders of the source, also after its flags have changed.
     pub key: [u8; 32],
+    /// The id that the email had in the account that our own export was made of.
+    pub exported_id: Option<u64>,
     /// Its bytes, without what the file's format adds.
     pub raw: Vec<u8>,
 }
@@ -81,3 +83,13 @@ impl FilesError {
 
 /// Takes what a source has, in its order, with how much of the source is read, in the unit of its total.
 pub type Each<'e> = dyn FnMut(Found, u64) -> ControlFlow<()> + 'e;
+
+/// Reads any bytes as an mbox, and writes them as a message of one; for a fuzz target.
+///
+/// # Panics
+/// When reading panics, when a byte is lost, or when an exported message is read as another one.
+#[doc(hidden)]
+pub fn fuzz_mbox(bytes: &[u8]) {
+    mbox::fuzz::read(bytes);
+    mbox::fuzz::export(bytes);
+}

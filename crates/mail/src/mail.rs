@@ -9,7 +9,7 @@ use std::{
 };
 
 use restante_blobs::Blobs;
-use restante_core::{Clock, Error};
+use restante_core::{BlobId, Clock, Error};
 use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revision, Upkeep};
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     metrics::DeliveryResult,
     plan::{Done, Edit, RESTORED},
     read::Reader,
-    schema::{account, mailbox, vault},
+    schema::{account, email, mailbox, vault},
 };
 
 /// The most emails of mailboxes that one call of [`Mail::set_mailboxes`] removes, in commits of 256.
@@ -188,6 +188,16 @@ impl Mail {
     ) -> Result<bool, MailError> {
         let known = self.reader(account).stored_origins(key).await?;
         Ok(origins.iter().all(|origin| known.contains(origin)))
+    }
+
+    /// Whether the account has an email with this id in a mailbox, and the email's message is this blob.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn has_email(&self, account: AccountId, id: RecordId, blob: BlobId) -> Result<bool, MailError> {
+        let Some(record) = self.reader(account).email_record(id).await? else { return Ok(false) };
+        let is_visible = record.properties.values(email::MAILBOX).next().is_some();
+        Ok(is_visible && record.body.blobs.first() == Some(&blob))
     }
 
     /// Makes an email.

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use restante_blobs::Source;
-use restante_core::Error;
-use restante_mail::{Mail, MailError, StoredMessage, message::Message};
+use restante_core::{BlobId, Error};
+use restante_mail::{Mail, MailError, StoredMessage};
 use sha2::{Digest, Sha256};
 
 use crate::{Delivered, Delivery, DeliveryError, ReceivedMail, Report, SmtpConfig, Target};
@@ -55,27 +55,41 @@ impl Delivery for MailDelivery {
     }
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
-        // The blob comes before the commits: a record never refers to bytes that a power cut takes away. The message is read meanwhile.
+        // The blob comes before the commits: a record never refers to bytes that a power cut takes away. The message is read meanwhile,
+        // and what is stored of it is made.
         let mut bytes = mail.raw.clone();
         let put = self.mail.blobs().put(&mut bytes as &mut dyn Source);
-        let (blob, message) = match tokio::try_join!(put, read(mail.raw.clone())) {
-            Ok((put, message)) => (put.id, message),
+        let (stored, message_id) = match tokio::try_join!(put, read(mail.raw.clone())) {
+            Ok((put, Read { stored, message_id })) => (StoredMessage { blob: put.id, ..stored }, message_id),
             Err(error) => return failed(&error, targets),
         };
-        let stored = StoredMessage::new(&message, blob);
         let deliver = |target| self.deliver_to(target, stored.clone(), &mail).boxed();
         let deliveries: Vec<_> = targets.iter().map(deliver).collect();
         let results = stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await;
-        Report { message_id: message.message_id, results }
+        Report { message_id, results }
+    }
+}
+
+/// A message that was read.
+struct Read {
+    /// Without its blob.
+    stored: StoredMessage,
+    message_id: Option<String>,
+}
+
+impl Read {
+    fn of(raw: &Bytes) -> Self {
+        let message = restante_mail::message::read(raw);
+        Self { stored: StoredMessage::new(&message, BlobId([0; 32])), message_id: message.message_id }
     }
 }
 
 /// Reads a message; a long one where it keeps no connection waiting.
-async fn read(raw: Bytes) -> Result<Message, Error> {
+async fn read(raw: Bytes) -> Result<Read, Error> {
     if raw.len() <= INLINE_BYTES_MAX {
-        return Ok(restante_mail::message::read(&raw));
+        return Ok(Read::of(&raw));
     }
-    let reading = tokio::task::spawn_blocking(move || restante_mail::message::read(&raw));
+    let reading = tokio::task::spawn_blocking(move || Read::of(&raw));
     reading.await.map_err(|error| Error::internal(format!("a message could not be read: {error}")))
 }
 

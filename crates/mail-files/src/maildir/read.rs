@@ -86,6 +86,7 @@ fn message(raw: Vec<u8>, modified: Option<i64>, name: &str, letters: &[String], 
         stored: None,
         is_exact: name.is_exact,
         key,
+        exported_id: name.id,
         raw,
     })
 }

@@ -1,6 +1,7 @@
 //! mbox: messages one behind the other in a file, each below a line that begins with `From `.
 
 mod from_line;
+pub(crate) mod fuzz;
 mod read;
 mod split;
 mod status;

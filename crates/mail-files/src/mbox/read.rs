@@ -81,7 +81,7 @@ fn read_one(mbox: &Mbox, bytes_max: u64, done: u64, each: &mut Each<'_>) -> io::
     Ok(ControlFlow::Continue(()))
 }
 
-fn message(split: Split, folder: &Folder) -> Found {
+pub(super) fn message(split: Split, folder: &Folder) -> Found {
     let Split { from_line, content, is_unquoted, .. } = split;
     let Content::Bytes(content) = content else { return Found::Deleted };
     // Our own files are quoted, whatever an old Content-Length of a message says.
@@ -99,6 +99,7 @@ fn message(split: Split, folder: &Folder) -> Found {
         stored: from_line::time_of(&from_line),
         is_exact: read.is_exact,
         key,
+        exported_id: read.id,
         raw: read.raw,
     })
 }

@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use super::from_line;
+use super::{from_line, status};
 use crate::header::{first_field, is_blank, line_bytes};
 
 /// A longer line is read in parts; it never begins a message.
@@ -105,9 +105,12 @@ impl Building {
         }
     }
 
-    /// Its Content-Length, in the header that was read.
+    /// Its Content-Length, in the header that was read. Our own export adds none: one that is there is of the message as it was sent.
     fn content_length(&self) -> Option<u64> {
         let Content::Bytes(header) = &self.split.content else { return None };
+        if status::is_ours(header) {
+            return None;
+        }
         let mut rest = header.get(..header.len().min(HEADER_BYTES_MAX))?;
         while !rest.is_empty() {
             if let Some((value, _)) = first_field(rest, "Content-Length") {

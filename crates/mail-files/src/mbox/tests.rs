@@ -281,3 +281,37 @@ proptest! {
         prop_assert_eq!(read.len(), written.iter().map(|(_, folders, ..)| folders.len()).sum::<usize>());
     }
 }
+
+/// The empty line behind the message was taken for a part of it, because the message's own field leads to the end of the file.
+#[test]
+fn a_content_length_of_an_exported_message_does_not_count() {
+    let raw = b"Content-Length: 34\r\n\r\nFrom now on\r\n>>From x\r\n>>From x\r\n";
+    crate::fuzz_mbox(raw);
+    let mut writer = MboxWriter::new(Vec::new());
+    writer
+        .write(&ExportedMessage {
+            id: 1,
+            received: 0,
+            folders: &[Folder::named(vec!["a".to_owned()])],
+            keywords: &[],
+            raw,
+        })
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.mbox");
+    fs::write(&path, writer.finish().unwrap()).unwrap();
+    let read = messages(all(&path, read));
+    assert_eq!(read.len(), 1);
+    assert_eq!(stored(&read[0]).escape_ascii().to_string(), raw.escape_ascii().to_string());
+}
+
+#[test]
+fn the_seeds_of_the_fuzz_target_hold() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/mbox");
+    let mut count = 0;
+    for seed in fs::read_dir(seeds).unwrap() {
+        crate::fuzz_mbox(&fs::read(seed.unwrap().path()).unwrap());
+        count += 1;
+    }
+    assert!(count > 5);
+}

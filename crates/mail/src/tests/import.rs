@@ -111,6 +111,25 @@ async fn futures<const N: usize>(
     done.into_iter().flatten().collect()
 }
 
+/// An export says which email a message was: that one is not doubled when the export is imported into its own account.
+#[tokio::test]
+async fn an_email_is_known_by_its_id_and_its_message_while_it_is_in_a_mailbox() {
+    let server = Server::new().await;
+    let (inbox, archive) = (server.mailbox(Role::Inbox).await.id, server.mailbox(Role::Archive).await.id);
+    let first = imported(1, &[(inbox, 10)], &[]);
+    let blob = first.message.blob;
+    let email = server.import_new(first).await;
+    let other = server.import_new(imported(2, &[(inbox, 10)], &[])).await;
+    let has = async |id| server.mail.has_email(ACCOUNT, id, blob).await.unwrap();
+    assert!(has(email).await);
+    assert!(!has(other).await, "another message");
+    assert!(!has(inbox).await && !has(RecordId(999)).await, "no email");
+    server.update(email, move_to(&[archive])).await;
+    assert!(has(email).await, "wherever the user has moved it");
+    server.mail.destroy_email(ACCOUNT, email, None).await.unwrap();
+    assert!(!has(email).await);
+}
+
 #[tokio::test]
 async fn an_import_obeys_the_limits_of_the_account() {
     let server = Server::new().await;

@@ -55,6 +55,9 @@ use self::{
 const RECORDS_INLINE_MAX: usize = 32;
 /// The most rows of an index or of the history that are read where they are asked for: each takes a quarter of a microsecond.
 const ROWS_INLINE_MAX: usize = 1_024;
+/// The rows that are read where they are asked for of a page with room for more. Most such pages end before: a thread may have thousands
+/// of emails, and has two.
+const ROWS_TRIED_MAX: u64 = 128;
 /// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
 const CHANGES_INLINE_MAX: usize = 256;
 /// How far behind a reader of changes may be for that: each revision may have many rows to step over.
@@ -231,6 +234,9 @@ impl Records for Faces {
         if rows <= ROWS_INLINE_MAX as u64 {
             return self.0.query(account, query);
         }
+        if let Some(page) = self.0.query_short(account, query, ROWS_TRIED_MAX)? {
+            return Ok(page);
+        }
         let (engine, query) = (self.0.clone(), query.clone());
         blocking(move || engine.query(account, &query)).await
     }
@@ -361,6 +367,34 @@ mod tests {
     use restante_core::ErrorKind;
 
     use super::*;
+    use crate::QUERY_ROWS_MAX;
+
+    #[tokio::test]
+    async fn a_page_with_much_room_is_the_same_however_many_rows_there_are() {
+        let (_folder, engine) = testing::engine();
+        let emails =
+            |mailbox: u64, count: u64| (0..count).map(move |n| testing::create(testing::email(mailbox, n)));
+        let counts = [0, 1, ROWS_TRIED_MAX - 1, ROWS_TRIED_MAX, ROWS_TRIED_MAX + 1, 1_500];
+        let mut ids = Vec::new();
+        for (mailbox, count) in (1..).zip(counts) {
+            ids.push(testing::make(&engine, emails(mailbox, count)).await);
+        }
+        let records = Faces(engine);
+        for (mailbox, ids) in (1_u64..).zip(&ids) {
+            let query = Query::new(testing::EMAIL, testing::BY_MAILBOX).equals(mailbox).limit(QUERY_ROWS_MAX);
+            for skip in [0, 1, ROWS_TRIED_MAX, 1_400] {
+                let rest = ids.get(skip as usize..).unwrap_or_default();
+                let query = query.clone().skip(skip);
+                let page = records.query(testing::ACCOUNT, &query).await.unwrap();
+                assert_eq!((&page.ids[..], page.next), (rest, None), "{} behind {skip}", ids.len());
+                let page = records.query(testing::ACCOUNT, &query.limit(1_100)).await.unwrap();
+                assert_eq!(page.ids, rest[..rest.len().min(1_100)]);
+                assert_eq!(page.next.is_some(), rest.len() > 1_100);
+            }
+            let error = records.query(testing::ACCOUNT, &query.limit(QUERY_ROWS_MAX + 1)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+    }
 
     /// Writes a row of the meta table, or removes it.
     async fn set_format(engine: &Engine, format: Option<u64>) {

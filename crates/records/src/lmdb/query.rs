@@ -29,6 +29,22 @@ impl Engine {
         })
     }
 
+    /// The page, if no more than so many rows are read for it, those that are skipped included.
+    pub(super) fn query_short(
+        &self,
+        account: AccountId,
+        query: &Query,
+        rows_max: u64,
+    ) -> Result<Option<Page>, Error> {
+        check_query(&self.ledger.schema, query)?; // its own limit, not the one that is tried
+        let left = usize::try_from(rows_max.saturating_sub(query.skip)).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(None);
+        }
+        let page = self.query(account, &query.clone().limit(left.min(query.limit)))?;
+        Ok(if page.next.is_none() || left >= query.limit { Some(page) } else { None })
+    }
+
     /// [`crate::Records::count`]: a walk that skips every entry.
     pub(super) fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
         let mut walk = Walk::new(account, query, check_query(&self.ledger.schema, query)?, u64::MAX);

@@ -189,7 +189,11 @@ fn mail_moves_in_from_a_maildir_and_out_and_in_again_unchanged() {
             assert_eq!(own, mailboxes, "{target}");
         }
         assert_eq!(import(name, target, 0)["imported"], 0);
+        // The account that it was made of has all of it, from the one source or another.
+        let own = import("anna", target, 0);
+        assert_eq!((&own["imported"], &own["placed"]), (&0.into(), &0.into()), "{target}: {own}");
     }
+    assert!(emails(&folder, ANNA).0 == anna);
     let partials = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!partials.into_iter().any(|name| name.to_string_lossy().contains(".partial")));
     let one =

@@ -8,9 +8,10 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use restante_mail_files::{FileMessage, FilesError, Folder, Found, maildir, mbox};
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::mover::{BATCH_BYTES, BATCH_MESSAGES, Item};
+use super::mover::{BATCH_BYTES, BATCH_MESSAGES, ExportedEmail, Item, bytes_to_store};
 
 /// What a part of a source has.
 #[derive(Debug, Default)]
@@ -96,7 +97,9 @@ fn read(kind: FileKind, path: &Path, bytes_max: u64, sender: &mpsc::Sender<Resul
 }
 
 fn add(batch: &mut Batch, message: FileMessage) {
-    let FileMessage { folders, keywords, received, stored, is_exact, key, raw } = message;
+    let FileMessage { folders, keywords, received, stored, is_exact, key, exported_id, raw } = message;
+    let exported = exported_id
+        .map(|id| ExportedEmail { id, blob: Sha256::digest(bytes_to_store(&raw, is_exact)).into() });
     batch.items.push(Item {
         key,
         places: folders.into_iter().map(with_number).collect(),
@@ -104,6 +107,7 @@ fn add(batch: &mut Batch, message: FileMessage) {
         received,
         stored,
         is_exact,
+        exported,
         bytes: raw.len() as u64,
     });
     batch.messages.push(raw.into());

@@ -10,14 +10,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueHint};
-use indicatif::{DecimalBytes, HumanCount};
+use indicatif::DecimalBytes;
 use restante_directory::EmailAddress;
 use restante_mail_files::{ExportedMessage, Folder, maildir::MaildirWriter, mbox};
 use serde::Serialize;
 
 use super::{
     page::FolderInfo,
-    report::{Problems, Shown},
+    report::{Problems, Shown, counted},
     target::Target,
 };
 use crate::{
@@ -267,19 +267,15 @@ fn chosen(name: Option<&str>, folders: &[FolderInfo]) -> anyhow::Result<Option<u
 
 fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let Report { exported, bytes, mailboxes, keywords_left_out, problems, .. } = report;
-    let mailboxes = HumanCount(*mailboxes);
-    writeln!(
-        out,
-        "exported {} emails of {mailboxes} mailboxes, {}",
-        HumanCount(*exported),
-        DecimalBytes(*bytes)
-    )?;
+    let emails = counted(*exported, "email", "emails");
+    let mailboxes = counted(*mailboxes, "mailbox", "mailboxes");
+    writeln!(out, "exported {emails} of {mailboxes}, {}", DecimalBytes(*bytes))?;
     if *keywords_left_out > 0 {
         let why = "a folder of a Maildir has 26 at most; mbox has all";
-        writeln!(out, "{} keywords left out: {why}", HumanCount(*keywords_left_out))?;
+        writeln!(out, "{} left out: {why}", counted(*keywords_left_out, "keyword", "keywords"))?;
     }
     if problems.count > 0 {
-        writeln!(out, "{} emails can't be exported", HumanCount(problems.count))?;
+        writeln!(out, "{} can't be exported", counted(problems.count, "email", "emails"))?;
     }
     Ok(())
 }

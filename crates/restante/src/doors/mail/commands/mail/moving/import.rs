@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use futures_util::{StreamExt, stream};
-use indicatif::{DecimalBytes, HumanCount};
+use indicatif::DecimalBytes;
 use restante_directory::EmailAddress;
 use restante_mail_files::Folder;
 use serde::Serialize;
@@ -18,8 +18,8 @@ use serde::Serialize;
 use super::{
     batches::{self, Batch, FileKind, FileSource},
     jmap::{JmapFlags, JmapSource},
-    mover::{Item, KnownMessage, Outcome},
-    report::{Problems, Shown},
+    mover::{KnownMessage, Outcome},
+    report::{Problems, Shown, counted},
     target::Target,
 };
 use crate::{
@@ -86,7 +86,7 @@ struct Report {
     bytes: u64,
     /// Emails that were imported from another folder, too, and are in more mailboxes now.
     placed: u64,
-    /// Messages that were imported before.
+    /// Messages that were imported before, or that the account was exported with and still has.
     known: u64,
     /// Messages that the source's own program has marked as deleted: they are not imported.
     deleted: u64,
@@ -227,11 +227,7 @@ async fn store(flags: &ImportFlags, target: &Target, batch: Batch) -> anyhow::Re
     }
     let bytes = items.iter().map(|item| item.bytes).collect();
     let (outcomes, mailboxes) = if flags.dry_run {
-        let of = |item: &Item| KnownMessage {
-            key: item.key,
-            origins: item.places.iter().map(|(_, origin)| *origin).collect(),
-        };
-        let known = target.known(items.iter().map(of).collect()).await?;
+        let known = target.known(items.iter().map(KnownMessage::of).collect()).await?;
         let outcome = |known| if known { Outcome::Repeated } else { Outcome::New { keywords_left_out: 0 } };
         (known.into_iter().map(outcome).collect(), 0)
     } else {
@@ -275,17 +271,25 @@ fn print(report: &Report, is_dry_run: bool, out: &mut dyn Write) -> io::Result<(
     let Report { imported, bytes, placed, known, deleted, mailboxes, keywords_left_out, problems, .. } =
         report;
     let would = if is_dry_run { "would import" } else { "imported" };
-    writeln!(out, "{would} {} emails, {}", HumanCount(*imported), DecimalBytes(*bytes))?;
+    writeln!(out, "{would} {}, {}", counted(*imported, "email", "emails"), DecimalBytes(*bytes))?;
     let lines = [
-        (*mailboxes, "mailboxes made"),
-        (*placed, "emails placed into further mailboxes"),
-        (*known, "messages were imported before"),
-        (*deleted, "messages are marked as deleted and left out"),
-        (*keywords_left_out, "flags left out, which no keyword can have"),
-        (problems.count, "messages can't be imported"),
+        (*mailboxes, "mailbox made", "mailboxes made"),
+        (*placed, "email placed into further mailboxes", "emails placed into further mailboxes"),
+        (*known, "message is there already", "messages are there already"),
+        (
+            *deleted,
+            "message is marked as deleted and left out",
+            "messages are marked as deleted and left out",
+        ),
+        (
+            *keywords_left_out,
+            "flag left out, which no keyword can have",
+            "flags left out, which no keyword can have",
+        ),
+        (problems.count, "message can't be imported", "messages can't be imported"),
     ];
-    for (count, what) in lines.into_iter().filter(|(count, _)| *count > 0) {
-        writeln!(out, "{} {what}", HumanCount(count))?;
+    for (count, one, many) in lines.into_iter().filter(|(count, ..)| *count > 0) {
+        writeln!(out, "{}", counted(count, one, many))?;
     }
     Ok(())
 }
@@ -319,10 +323,10 @@ mod tests {
         let mut out = Vec::new();
         print(&report, false, &mut out).unwrap();
         let expected = "\
-imported 1 emails, 1.00 kB
-1 emails placed into further mailboxes
-2 messages were imported before
-1 messages are marked as deleted and left out
+imported 1 email, 1.00 kB
+1 email placed into further mailboxes
+2 messages are there already
+1 message is marked as deleted and left out
 2 flags left out, which no keyword can have
 2 messages can't be imported
 ";

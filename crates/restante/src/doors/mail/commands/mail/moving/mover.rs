@@ -1,6 +1,9 @@
 //! Brings messages into accounts and reads them out, in stores that this process has open.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
@@ -79,6 +82,23 @@ pub(super) enum MovingAnswer {
 pub(super) struct KnownMessage {
     pub(super) key: [u8; 32],
     pub(super) origins: Vec<u64>,
+    pub(super) exported: Option<ExportedEmail>,
+}
+
+impl KnownMessage {
+    pub(super) fn of(item: &Item) -> Self {
+        let origins = item.places.iter().map(|(_, origin)| *origin).collect();
+        Self { key: item.key, origins, exported: item.exported }
+    }
+}
+
+/// The email that our own export says a message was: if the account still has it, it is not imported.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportedEmail {
+    pub(super) id: u64,
+    /// The SHA-256 of its bytes.
+    pub(super) blob: [u8; 32],
 }
 
 /// A message that is imported, without its bytes.
@@ -96,6 +116,7 @@ pub(super) struct Item {
     pub(super) stored: Option<i64>,
     /// Whether its bytes are stored as they are, and not repaired.
     pub(super) is_exact: bool,
+    pub(super) exported: Option<ExportedEmail>,
     pub(super) bytes: u64,
 }
 
@@ -107,7 +128,7 @@ pub(super) enum Outcome {
     New { keywords_left_out: u64 },
     /// It is an email that was imported from another folder, and is in more mailboxes now.
     Placed,
-    /// It was imported before.
+    /// It was imported before, or it is the email that it was exported from.
     Repeated,
     /// It can't be stored.
     Refused(String),
@@ -186,6 +207,11 @@ impl Mover {
 
     async fn known(&self, account: AccountId, messages: &[KnownMessage]) -> Result<Vec<bool>, Error> {
         let of = |message: KnownMessage| async move {
+            if let Some(ExportedEmail { id, blob }) = message.exported
+                && self.mail.has_email(account, RecordId(id), BlobId(blob)).await?
+            {
+                return Ok(true);
+            }
             self.mail.is_imported(account, &message.key, &message.origins).await
         };
         let known = stream::iter(messages.to_vec()).map(of).buffered(PUTS_AT_ONCE).try_collect();
@@ -194,10 +220,7 @@ impl Mover {
 
     /// Imports a batch: what is known is skipped, blobs are put at once, and edits share commits.
     async fn add(&self, target: Target, batch: Vec<(Item, Bytes)>) -> Result<MovingAnswer, Error> {
-        let heads = batch.iter().map(|(item, _)| KnownMessage {
-            key: item.key,
-            origins: item.places.iter().map(|(_, origin)| *origin).collect(),
-        });
+        let heads = batch.iter().map(|(item, _)| KnownMessage::of(item));
         let known = self.known(target.account, &heads.collect::<Vec<_>>()).await?;
         let mut folders = BTreeSet::new();
         for ((item, _), known) in batch.iter().zip(&known) {
@@ -295,13 +318,18 @@ fn possible_keywords(keywords: &[String], most: usize) -> (Vec<String>, u64) {
     (possible.into_iter().collect(), left_out)
 }
 
+/// The bytes of a message as they are stored.
+pub(super) fn bytes_to_store(raw: &[u8], is_exact: bool) -> Cow<'_, [u8]> {
+    if is_exact { Cow::Borrowed(raw) } else { message::repaired(raw) }
+}
+
 /// Reads messages; it takes some 100 us each.
 fn prepare(batch: Vec<(Item, Bytes)>) -> Vec<Prepared> {
     let mut prepared = Vec::with_capacity(batch.len());
     for (item, raw) in batch {
-        let raw = match message::repaired(&raw) {
-            std::borrow::Cow::Owned(repaired) if !item.is_exact => Bytes::from(repaired),
-            _ => raw,
+        let raw = match bytes_to_store(&raw, item.is_exact) {
+            Cow::Owned(repaired) => Bytes::from(repaired),
+            Cow::Borrowed(_) => raw,
         };
         let read = message::read(&raw);
         let own = read.newest_received.or(item.stored).or(read.sent_at);

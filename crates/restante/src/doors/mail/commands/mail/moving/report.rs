@@ -43,6 +43,11 @@ impl Problems {
     }
 }
 
+/// A number and what is counted: `1 email`, `1,000 emails`.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
+}
+
 /// A bar in a terminal, and lines elsewhere.
 pub(super) struct Shown {
     bar: Progress,
@@ -63,7 +68,7 @@ impl Shown {
             && last.elapsed() >= LINE_INTERVAL
         {
             *last = Instant::now();
-            eprintln!("{} {} emails so far", self.what, HumanCount(emails));
+            eprintln!("{} {} so far", self.what, counted(emails, "email", "emails"));
         }
     }
 }

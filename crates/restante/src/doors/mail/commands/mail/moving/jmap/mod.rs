@@ -209,10 +209,7 @@ impl JmapSource {
         }
         let items: Vec<(RemoteEmail, Item)> =
             emails.into_iter().map(|email| (email.clone(), self.item(email))).collect();
-        let heads = items.iter().map(|(_, item)| KnownMessage {
-            key: item.key,
-            origins: item.places.iter().map(|(_, origin)| *origin).collect(),
-        });
+        let heads = items.iter().map(|(_, item)| KnownMessage::of(item));
         let known = target.known(heads.collect()).await?;
         for ((email, item), known) in items.into_iter().zip(known) {
             if known {
@@ -300,6 +297,7 @@ impl JmapSource {
             received: Date::parse(&email.received_at).map(|date| date.seconds),
             stored: None,
             is_exact: true,
+            exported: None,
             bytes: email.size,
         }
     }
