@@ -43,12 +43,14 @@ def needs(path):
 
 
 class Server:
-    """A server with accounts, in a folder of its own, that speaks JMAP over TLS, LMTP and SMTP."""
+    """A server with accounts, in a folder of its own, that speaks JMAP over TLS, LMTP and SMTP, and takes mail of its users. All mail for
+    others goes to `smarthost`, a port of this machine."""
 
-    def __init__(self, users=(USER,), domains=("example.org",)):
+    def __init__(self, users=(USER,), domains=("example.org",), smarthost=None):
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self.temporary.name)
         self.jmap, self.lmtp, self.smtp = free_port(), free_port(), free_port()
+        self.submission, self.submissions = free_port(), free_port()
         self.url = f"https://localhost:{self.jmap}"
         self.certificate = self.folder / "certificate.pem"
         self.environment = {
@@ -80,6 +82,12 @@ class Server:
             [smtp]
             listen = ["127.0.0.1:{self.smtp}"]
             hostname = "mail.example.org"
+            [submission]
+            listen = ["127.0.0.1:{self.submission}"]
+            listen_tls = ["127.0.0.1:{self.submissions}"]
+            [delivery]
+            smarthost = "{f'127.0.0.1:{smarthost}' if smarthost else ''}"
+            retry_seconds = [0, 1]
         """)
         for domain in domains:
             self.run("domain", "add", domain)
@@ -109,7 +117,7 @@ class Server:
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             try:
-                for port in (self.jmap, self.lmtp, self.smtp):
+                for port in (self.jmap, self.lmtp, self.smtp, self.submission, self.submissions):
                     socket.create_connection(("127.0.0.1", port), 1).close()
                 return
             except OSError:

@@ -27,10 +27,15 @@ def root_folder():
     return INSTALLED / "postfix"
 
 
-class Postfix:
-    """An instance with a queue of its own that retries after a second."""
+def has_postfix():
+    """Whether it is here, and may be started."""
+    return (root_folder() / "usr/sbin/postfix").exists() and os.geteuid() == 0
 
-    def __init__(self, server):
+
+class Postfix:
+    """An instance with a queue of its own that retries after a second. It feeds a server, for `domain` by LMTP."""
+
+    def __init__(self, server, domain="lmtp.example.org"):
         self.temporary = tempfile.TemporaryDirectory(prefix="interop-postfix-")
         self.folder = pathlib.Path(self.temporary.name)
         self.folder.chmod(0o755)
@@ -72,8 +77,8 @@ class Postfix:
             # Names of this test are in no DNS, and Postfix does not need it.
             smtpd_peername_lookup = no
             smtp_host_lookup = native
-            virtual_mailbox_domains = lmtp.example.org
-            virtual_mailbox_maps = inline:{{{{{BY_LMTP}=x}}}}
+            virtual_mailbox_domains = {domain}
+            virtual_mailbox_maps = static:x
             virtual_transport = lmtp:inet:127.0.0.1:{server.lmtp}
             relay_domains = smtp.example.org
             relay_recipient_maps =
