@@ -1,5 +1,6 @@
 //! Delivery of outgoing mail: to other servers, and to accounts of this one.
 
+pub mod auto_reply;
 mod seams;
 
 pub use seams::{

@@ -11,7 +11,7 @@ use crate::{
     keys::StoredKeys,
     schema::{
         ADDRESS_ACCOUNT, ADDRESS_DOMAIN, ADDRESS_LOCAL, ADDRESS_OWNER, ADDRESS_QUOTA, ADDRESS_ROLE,
-        ADDRESS_STATE, ADDRESS_TOKEN, DOMAIN_HASH, hash64,
+        ADDRESS_STATE, ADDRESS_TARGET, ADDRESS_TOKEN, DOMAIN_HASH, hash64,
     },
 };
 
@@ -204,8 +204,14 @@ impl AddressEntry {
         let properties = Properties::default()
             .with(ADDRESS_DOMAIN, hash64(address.domain().as_str().as_bytes()))
             .with(ADDRESS_LOCAL, Bytes::copy_from_slice(address.local().as_bytes()));
-        let Self::Account(AccountEntry { head, body }) = self else {
-            return properties.with(ADDRESS_STATE, ALIAS);
+        let (head, body) = match self {
+            Self::Account(AccountEntry { head, body }) => (head, body),
+            Self::Alias(alias) => {
+                let targets = alias.targets.iter().map(target_hash);
+                return targets.fold(properties.with(ADDRESS_STATE, ALIAS), |properties, target| {
+                    properties.with(ADDRESS_TARGET, target)
+                });
+            }
         };
         let mut properties = properties
             .with(ADDRESS_STATE, if head.state == State::Active { ACTIVE } else { DISABLED })
@@ -231,6 +237,11 @@ impl AddressEntry {
             None => Ok(Self::Alias(decode(record, "alias")?)),
         }
     }
+}
+
+/// What the aliases with this target are found by.
+pub(crate) fn target_hash(target: &EmailAddress) -> u64 {
+    hash64(target.to_string().as_bytes())
 }
 
 impl AccountHead {

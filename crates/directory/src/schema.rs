@@ -29,9 +29,11 @@ pub(crate) const ADDRESS_ROLE: Property = Property(5);
 pub(crate) const ADDRESS_QUOTA: Property = Property(6);
 pub(crate) const ADDRESS_TOKEN: Property = Property(7);
 pub(crate) const ADDRESS_OWNER: Property = Property(8);
+pub(crate) const ADDRESS_TARGET: Property = Property(9);
 pub(crate) const ADDRESS_BY_NAME: Index = Index(1);
 pub(crate) const ADDRESS_BY_TOKEN: Index = Index(2);
 pub(crate) const ADDRESS_BY_OWNER: Index = Index(3);
+pub(crate) const ADDRESS_BY_TARGET: Index = Index(4);
 
 pub(crate) const NUMBER: Kind = Kind(66);
 pub(crate) const NUMBER_ACCOUNT: Property = Property(1);
@@ -66,9 +68,11 @@ pub fn kinds() -> Vec<KindSchema> {
         .property(ADDRESS_QUOTA, "quota")
         .property(ADDRESS_TOKEN, "token")
         .property(ADDRESS_OWNER, "owner")
+        .property(ADDRESS_TARGET, "target")
         .index(IndexSchema::ordered(ADDRESS_BY_NAME, "name", &[ADDRESS_DOMAIN, ADDRESS_LOCAL]))
         .index(IndexSchema::scattered(ADDRESS_BY_TOKEN, "token", &[ADDRESS_TOKEN]))
-        .index(IndexSchema::ordered(ADDRESS_BY_OWNER, "owner", &[ADDRESS_OWNER]));
+        .index(IndexSchema::ordered(ADDRESS_BY_OWNER, "owner", &[ADDRESS_OWNER]))
+        .index(IndexSchema::scattered(ADDRESS_BY_TARGET, "target", &[ADDRESS_TARGET]));
     let number = KindSchema::new(NUMBER, "number")
         .property(NUMBER_ACCOUNT, "account")
         .index(IndexSchema::ordered(NUMBER_BY_ACCOUNT, "account", &[NUMBER_ACCOUNT]));

@@ -52,6 +52,35 @@ pub struct JmapConfig {
     pub url_token_seconds: NonZero<u64>,
     /// Pushes to the URLs of subscriptions.
     pub push: PushConfig,
+    /// Sending mail.
+    pub submission: SubmissionConfig,
+}
+
+/// The settings of EmailSubmission (RFC 8621 §7).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubmissionConfig {
+    /// Recipients of one message. At most 4,096.
+    pub recipients_max: NonZero<usize>,
+    /// Bytes of one message.
+    pub message_bytes_max: NonZero<u64>,
+    /// For how many seconds a message can be held back before it is sent (RFC 4865); 0 lets nobody hold messages back.
+    pub delay_seconds_max: u64,
+}
+
+impl Default for SubmissionConfig {
+    fn default() -> Self {
+        Self {
+            recipients_max: nonzero!(1_000),
+            message_bytes_max: nonzero!(70_000_000),
+            delay_seconds_max: 31 * 86_400,
+        }
+    }
+}
+
+impl SubmissionConfig {
+    /// The most that `recipients_max` may be.
+    pub const RECIPIENTS_MAX: usize = 4_096;
 }
 
 /// The settings of push subscriptions (RFC 8620 §7.2).
@@ -125,6 +154,7 @@ impl Default for JmapConfig {
             push_delay_ms: 60,
             url_token_seconds: nonzero!(600),
             push: PushConfig::default(),
+            submission: SubmissionConfig::default(),
         }
     }
 }
@@ -141,6 +171,7 @@ impl JmapConfig {
             ("objects_in_get_max", self.objects_in_get_max.get(), GET_RECORDS_MAX),
             ("objects_in_set_max", self.objects_in_set_max.get(), COMMIT_CHANGES_MAX),
             ("changes_max", self.changes_max.get(), CHANGES_MAX),
+            ("recipients_max", self.submission.recipients_max.get(), SubmissionConfig::RECIPIENTS_MAX),
         ];
         let too_many = at_most.into_iter().find(|(_, value, max)| value > max);
         if let Some((setting, _, max)) = too_many {

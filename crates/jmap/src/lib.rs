@@ -18,7 +18,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use config::{JmapConfig, PushConfig};
+pub use config::{JmapConfig, PushConfig, SubmissionConfig};
 pub use connections::{Connections, OpenConnections};
 pub use door::JmapDoor;
 pub use http::url_token;

@@ -44,11 +44,13 @@ use crate::{
 };
 
 /// All capabilities that have methods.
-const USING: [&str; 4] = [
+const USING: [&str; 6] = [
     "urn:ietf:params:jmap:core",
     "urn:ietf:params:jmap:mail",
     "urn:ietf:params:jmap:blob",
     "urn:ietf:params:jmap:quota",
+    "urn:ietf:params:jmap:submission",
+    "urn:ietf:params:jmap:vacationresponse",
 ];
 
 /// A server with the domain example.org and the accounts `alice` and `bob`.
@@ -307,6 +309,7 @@ fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
         mail: mail.clone(),
         search: None,
         directory: directory.clone(),
+        sending: None,
         memory: Arc::<MemoryBudget>::default(),
         metrics: JmapMetrics::default(),
         connections: OpenConnections::default(),
@@ -340,9 +343,10 @@ async fn add_user(directory: &Directory, address: &str) -> User {
     User { account: AccountId(number), id: format!("a{number}"), address, token }
 }
 
-/// A new token of an account.
+/// A new token of an account; one for mail can send, too.
 pub(crate) async fn token_of(directory: &Directory, address: &EmailAddress, scope: Scope) -> String {
-    let token = NewToken { name: "test".to_owned(), scopes: vec![scope], expires_in: None };
+    let scopes = if scope == Scope::Mail { vec![Scope::Mail, Scope::Send] } else { vec![scope] };
+    let token = NewToken { name: "test".to_owned(), scopes, expires_in: None };
     let create = Operation::CreateToken { address: address.clone(), token };
     let Answer::Token { token, .. } = directory.operate(&actor(), create).await.unwrap() else {
         unreachable!("a token is made")

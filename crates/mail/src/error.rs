@@ -48,6 +48,9 @@ pub enum MailError {
         /// What is wrong.
         why: String,
     },
+    /// The submission is final (RFC 8621 §7.5).
+    #[error("the message is being sent, or was sent")]
+    CannotUnsend,
     /// It is not allowed.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -60,6 +63,14 @@ impl MailError {
     /// A copy for another edit of the same commit.
     pub(crate) fn of_store(error: &Error) -> Self {
         Self::Store(error.duplicate())
+    }
+
+    /// The error of the store; any other one is a bug of the caller, for which it can't happen.
+    pub(crate) fn into_store(self) -> Error {
+        match self {
+            Self::Store(error) => error,
+            other => Error::internal(format!("an edit failed that can't: {other}")),
+        }
     }
 
     pub(crate) fn invalid(property: &'static str, why: impl Into<String>) -> Self {

@@ -3,15 +3,19 @@
 use bytes::Bytes;
 use restante_core::{Error, ErrorKind};
 use restante_records::{
-    AccountId, Body, Change, Commit, Get, Properties, QUERY_ROWS_MAX, Query, Record, RecordId, Revision,
-    TEXT_BYTES_MAX,
+    AccountId, Body, Change, Commit, Committed, Get, Properties, QUERY_ROWS_MAX, Query, Record, RecordId,
+    Revision, TEXT_BYTES_MAX,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Mail, schema::identity};
+use crate::{Mail, MailError, Transition, schema::identity};
 
-/// How often missing identities are made while others make some, too.
-const TRIES: usize = 8;
+/// How often an edit is planned again while others change identities of the account, too.
+const TRIES: usize = 16;
+/// The most identities that an account has beside those of its addresses.
+const IDENTITIES_MAX: usize = 256;
+/// The longest texts of an identity together.
+const TEXTS_BYTES_MAX: usize = 128 << 10;
 
 /// An address that an account sends with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +26,10 @@ pub struct Identity {
     pub email: String,
     /// The name that clients write beside the address.
     pub name: String,
+    /// The Reply-To that clients set.
+    pub reply_to: Option<Vec<NamedAddress>>,
+    /// The Bcc that clients set.
+    pub bcc: Option<Vec<NamedAddress>>,
     /// What clients add to texts.
     pub text_signature: String,
     /// What clients add to texts in HTML.
@@ -30,25 +38,112 @@ pub struct Identity {
     pub may_delete: bool,
 }
 
-/// The body of its record, as JSON.
-#[derive(Debug, Deserialize, Serialize)]
+/// An address with a name: EmailAddress of RFC 8621 §4.1.2.3.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedAddress {
+    /// The name.
+    pub name: Option<String>,
+    /// The address.
+    pub email: String,
+}
+
+/// An identity that is to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewIdentity {
+    /// The address.
+    pub email: String,
+    /// What else it has.
+    pub update: IdentityUpdate,
+}
+
+/// How an identity changes; `None` leaves a property as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentityUpdate {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its Reply-To.
+    pub reply_to: Option<Option<Vec<NamedAddress>>>,
+    /// Its Bcc.
+    pub bcc: Option<Option<Vec<NamedAddress>>>,
+    /// Its signature for texts.
+    pub text_signature: Option<String>,
+    /// Its signature for HTML.
+    pub html_signature: Option<String>,
+}
+
+/// The body of its record, as JSON. Version 0.1 had neither `replyTo` nor `bcc`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IdentityBody {
     email: String,
     name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reply_to: Option<Vec<NamedAddress>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bcc: Option<Vec<NamedAddress>>,
     text_signature: String,
     html_signature: String,
     may_delete: bool,
 }
 
+impl IdentityBody {
+    fn new(email: &str, may_delete: bool) -> Self {
+        Self {
+            email: email.to_owned(),
+            name: String::new(),
+            reply_to: None,
+            bcc: None,
+            text_signature: String::new(),
+            html_signature: String::new(),
+            may_delete,
+        }
+    }
+
+    fn apply(&mut self, update: &IdentityUpdate) {
+        fn set<T: Clone>(property: &mut T, update: Option<&T>) {
+            if let Some(value) = update {
+                property.clone_from(value);
+            }
+        }
+        set(&mut self.name, update.name.as_ref());
+        set(&mut self.reply_to, update.reply_to.as_ref());
+        set(&mut self.bcc, update.bcc.as_ref());
+        set(&mut self.text_signature, update.text_signature.as_ref());
+        set(&mut self.html_signature, update.html_signature.as_ref());
+    }
+
+    fn read(record: &Record) -> Result<Self, Error> {
+        serde_json::from_slice(&record.body.bytes).map_err(|error| {
+            Error::corrupt(format!("the record of identity {} is damaged: {error}", record.id.0))
+        })
+    }
+
+    fn body(&self) -> Result<Body, MailError> {
+        let json = serde_json::to_vec(self)
+            .map_err(|error| Error::internal(format!("an identity can't be written as JSON: {error}")))?;
+        if json.len() > TEXTS_BYTES_MAX {
+            let properties = vec!["textSignature", "htmlSignature"];
+            let why = format!("an identity has at most {TEXTS_BYTES_MAX} bytes");
+            return Err(MailError::Invalid { properties, why });
+        }
+        Ok(Body::new(json))
+    }
+
+    fn create(&self) -> Result<Change, MailError> {
+        let key = self.email.as_bytes();
+        let key = Bytes::copy_from_slice(key.get(..TEXT_BYTES_MAX).unwrap_or(key));
+        let properties = Properties::default().with(identity::EMAIL, key);
+        Ok(Change::Create { kind: identity::KIND, body: self.body()?, properties })
+    }
+}
+
 impl Identity {
-    fn of(record: Record) -> Result<Self, Error> {
-        let id = record.id;
-        let body: IdentityBody = serde_json::from_slice(&record.body.bytes).map_err(|error| {
-            Error::corrupt(format!("the record of identity {} is damaged: {error}", id.0))
-        })?;
-        let IdentityBody { email, name, text_signature, html_signature, may_delete } = body;
-        Ok(Self { id, email, name, text_signature, html_signature, may_delete })
+    /// `addresses` are those of the account: the identity of one that it has no more may be destroyed.
+    fn of(record: &Record, addresses: &[String]) -> Result<Self, Error> {
+        let body = IdentityBody::read(record)?;
+        let IdentityBody { email, name, reply_to, bcc, text_signature, html_signature, may_delete } = body;
+        let may_delete = may_delete || !addresses.contains(&email);
+        Ok(Self { id: record.id, email, name, reply_to, bcc, text_signature, html_signature, may_delete })
     }
 }
 
@@ -62,45 +157,151 @@ impl Mail {
         account: AccountId,
         addresses: &[String],
     ) -> Result<(Vec<Identity>, Revision), Error> {
-        let all = Query::new(identity::KIND, identity::BY_EMAIL).limit(QUERY_ROWS_MAX);
         for _ in 0..TRIES {
-            let page = self.records().query(account, &all).await?;
-            let records = self.records().get(account, &Get::whole(identity::KIND, page.ids)).await?;
-            let found = records.into_iter().flatten().map(Identity::of);
+            let (records, state) = self.identity_records(account).await?;
+            let found = records.iter().map(|record| Identity::of(record, addresses));
             let found = found.collect::<Result<Vec<Identity>, Error>>()?;
             let is_missing = |address: &&String| {
                 !found.iter().any(|identity| identity.email == **address && !identity.may_delete)
             };
             let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
             if missing.is_empty() {
-                return Ok((found, page.state));
+                return Ok((found, state));
             }
-            let creates = missing.into_iter().map(|address| create(address));
-            let creates = creates.collect::<Result<Vec<Change>, Error>>()?;
-            let commit = Commit::of(creates).if_in_state(identity::KIND, page.state);
+            let creates = missing.into_iter().map(|address| IdentityBody::new(address, false).create());
+            let creates = creates.collect::<Result<Vec<Change>, MailError>>();
+            let commit =
+                Commit::of(creates.map_err(MailError::into_store)?).if_in_state(identity::KIND, state);
             match self.records().commit(account, commit).await {
                 Err(error) if error.kind() != ErrorKind::Conflict => return Err(error),
                 _ => {}
             }
         }
-        Err(Error::unavailable("the identities of the account change all the time: try again"))
+        Err(busy())
+    }
+
+    /// One identity; `None` when there is none. `may_delete` is not that of the account's addresses.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn identity(&self, account: AccountId, id: RecordId) -> Result<Option<Identity>, Error> {
+        let found = self.records().get(account, &Get::whole(identity::KIND, vec![id])).await?;
+        found.into_iter().flatten().next().map(|record| Identity::of(&record, &[])).transpose()
+    }
+
+    /// Makes an identity.
+    ///
+    /// # Errors
+    /// `StateMismatch`; `OverQuota` when the account has too many; `Invalid` when it is too long; `Store`.
+    pub async fn create_identity(
+        &self,
+        account: AccountId,
+        new: &NewIdentity,
+        if_in_state: Option<Revision>,
+    ) -> Result<(RecordId, Transition), MailError> {
+        let mut body = IdentityBody::new(&new.email, true);
+        body.apply(&new.update);
+        let create = body.create()?;
+        let (committed, states) = self
+            .edit_identities(account, if_in_state, |records| {
+                if records.len() >= IDENTITIES_MAX {
+                    return Err(MailError::OverQuota);
+                }
+                Ok(Some(create.clone()))
+            })
+            .await?;
+        let id = committed.and_then(|committed| committed.created.first().copied());
+        let id = id.ok_or_else(|| Error::internal("a commit has created no identity"))?;
+        Ok((id, states))
+    }
+
+    /// Changes an identity. Setting what is set commits nothing.
+    ///
+    /// # Errors
+    /// `NotFound`, `StateMismatch`, `Invalid` when it gets too long, `Store`.
+    pub async fn update_identity(
+        &self,
+        account: AccountId,
+        id: RecordId,
+        update: &IdentityUpdate,
+        if_in_state: Option<Revision>,
+    ) -> Result<Transition, MailError> {
+        let (_, states) = self
+            .edit_identities(account, if_in_state, |records| {
+                let record = records.iter().find(|record| record.id == id).ok_or(MailError::NotFound)?;
+                let before = IdentityBody::read(record)?;
+                let mut after = before.clone();
+                after.apply(update);
+                if after == before {
+                    return Ok(None);
+                }
+                let body = Some(after.body()?);
+                Ok(Some(Change::Update { kind: identity::KIND, id, body, properties: None }))
+            })
+            .await?;
+        Ok(states)
+    }
+
+    /// Destroys an identity. `addresses` are those of the account: the identity of one of them stays.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `StateMismatch`, `Store`.
+    pub async fn destroy_identity(
+        &self,
+        account: AccountId,
+        id: RecordId,
+        addresses: &[String],
+        if_in_state: Option<Revision>,
+    ) -> Result<Transition, MailError> {
+        let (_, states) = self
+            .edit_identities(account, if_in_state, |records| {
+                let record = records.iter().find(|record| record.id == id).ok_or(MailError::NotFound)?;
+                if !Identity::of(record, addresses)?.may_delete {
+                    return Err(MailError::Forbidden("an address of the account keeps its identity"));
+                }
+                Ok(Some(Change::Destroy { kind: identity::KIND, id }))
+            })
+            .await?;
+        Ok(states)
+    }
+
+    /// Makes one change that was planned on all identities; `plan` is asked again when others change them meanwhile.
+    async fn edit_identities(
+        &self,
+        account: AccountId,
+        if_in_state: Option<Revision>,
+        plan: impl Fn(&[Record]) -> Result<Option<Change>, MailError>,
+    ) -> Result<(Option<Committed>, Transition), MailError> {
+        for _ in 0..TRIES {
+            let (records, old) = self.identity_records(account).await?;
+            if if_in_state.is_some_and(|expected| expected != old) {
+                return Err(MailError::StateMismatch);
+            }
+            let Some(change) = plan(&records)? else {
+                return Ok((None, Transition { old, new: old, is_shared: false }));
+            };
+            let commit = Commit::of([change]).if_in_state(identity::KIND, old);
+            match self.records().commit(account, commit).await {
+                Ok(committed) => {
+                    let states = Transition { old, new: committed.revision, is_shared: false };
+                    return Ok((Some(committed), states));
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(busy().into())
+    }
+
+    /// All records, and their state before they were read.
+    async fn identity_records(&self, account: AccountId) -> Result<(Vec<Record>, Revision), Error> {
+        let all = Query::new(identity::KIND, identity::BY_EMAIL).limit(QUERY_ROWS_MAX);
+        let page = self.records().query(account, &all).await?;
+        let records = self.records().get(account, &Get::whole(identity::KIND, page.ids)).await?;
+        Ok((records.into_iter().flatten().collect(), page.state))
     }
 }
 
-/// Makes the identity of an address.
-fn create(address: &str) -> Result<Change, Error> {
-    let body = IdentityBody {
-        email: address.to_owned(),
-        name: String::new(),
-        text_signature: String::new(),
-        html_signature: String::new(),
-        may_delete: false,
-    };
-    let json = serde_json::to_vec(&body);
-    let json =
-        json.map_err(|error| Error::internal(format!("an identity can't be written as JSON: {error}")))?;
-    let key = address.as_bytes();
-    let key = Bytes::copy_from_slice(key.get(..TEXT_BYTES_MAX).unwrap_or(key));
-    let properties = Properties::default().with(identity::EMAIL, key);
-    Ok(Change::Create { kind: identity::KIND, body: Body::new(json), properties })
+fn busy() -> Error {
+    Error::unavailable("the identities of the account change all the time: try again")
 }

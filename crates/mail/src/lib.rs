@@ -26,7 +26,10 @@ mod read;
 mod restore;
 pub mod row;
 mod schema;
+pub mod sending;
+mod submissions;
 mod tree;
+mod vacations;
 mod view;
 
 pub use config::MailConfig;
@@ -37,7 +40,7 @@ pub use edits::{
 };
 pub use email_state::EmailState;
 pub use error::MailError;
-pub use identities::Identity;
+pub use identities::{Identity, IdentityUpdate, NamedAddress, NewIdentity};
 pub use keywords::{KEYWORD_BYTES_MAX, Keywords, SEEN, parse_keyword};
 pub use mail::{Finding, Mail, Usage};
 pub use mailboxes::{Mailbox, Role};
@@ -45,9 +48,14 @@ pub use metrics::MailMetrics;
 pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
-    KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, outgoing, push, queued, thread,
-    upload, vault,
+    KINDS_END, RESERVED, account, answered, email, identity, keyword, kinds, mailbox, outbox, outgoing, push,
+    queued, sent, submission, thread, upload, vacation, vault,
 };
+pub use submissions::{
+    EnvelopeAddress, NewSubmission, OutboxEntry, OutboxMessage, RecipientState, SUBMISSIONS_MAX, Submission,
+    SubmissionHead, SubmissionRecipient, UndoStatus,
+};
+pub use vacations::VacationResponse;
 
 #[cfg(test)]
 mod tests;

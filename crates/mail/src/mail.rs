@@ -28,6 +28,8 @@ use crate::{
 const EMPTYING_COMMITS_MAX: usize = 1 << 16;
 /// Records that one step of [`Mail::erase`] erases.
 const ERASE_RECORDS: usize = 4_096;
+/// The locks of [`Mail::lock_submissions`].
+const SUBMISSION_LOCKS: usize = 64;
 /// The longest page of the vault.
 const VAULT_PAGE_MAX: usize = 256;
 
@@ -47,6 +49,8 @@ struct Inner {
     blobs: Arc<dyn Blobs>,
     /// The last number of a call.
     calls: AtomicU64,
+    /// Locks by which submissions of one account are changed one after the other. Accounts that share one wait for each other.
+    submission_locks: Vec<tokio::sync::Mutex<()>>,
 }
 
 /// What an account uses.
@@ -83,7 +87,9 @@ impl Mail {
         metrics: MailMetrics,
     ) -> Self {
         let writer = Arc::new(Writer::new(records, clock, config, metrics));
-        Self { inner: Arc::new(Inner { writer, blobs, calls: AtomicU64::new(0) }), call: None }
+        let submission_locks = (0..SUBMISSION_LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
+        let inner = Inner { writer, blobs, calls: AtomicU64::new(0), submission_locks };
+        Self { inner: Arc::new(inner), call: None }
     }
 
     /// A handle for the edits of one method call: those that share a commit are not [`Transition::is_shared`] for each other.
@@ -528,6 +534,15 @@ impl Mail {
         let done = self.inner.writer.edit(account, edit, self.call).await;
         self.inner.writer.metrics.edit_seconds.observe(started.elapsed().as_secs_f64());
         done
+    }
+
+    /// Waits until nobody else on this server changes submissions of an account.
+    pub(crate) async fn lock_submissions(
+        &self,
+        account: AccountId,
+    ) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let lock = self.inner.submission_locks.get(account.0 as usize % SUBMISSION_LOCKS)?;
+        Some(lock.lock().await)
     }
 
     fn reader(&self, account: AccountId) -> Reader<'_> {

@@ -13,12 +13,7 @@ use restante_records::{Kind, KindSchema};
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 4] = [
-    (Kind(7), "submission"),
-    (Kind(8), "vacation"),
-    (Kind(12), "sieve"),
-    (Kind(14), "dkim"),
-];
+pub const RESERVED: [(Kind, &str); 2] = [(Kind(12), "sieve"), (Kind(14), "dkim")];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
 pub fn kinds() -> Vec<KindSchema> {
@@ -32,10 +27,21 @@ pub fn kinds() -> Vec<KindSchema> {
         push::schema(),
         upload::schema(),
         vault::schema(),
+        submission::schema(),
+        outbox::schema(),
+        vacation::schema(),
+        answered::schema(),
         queued::schema(),
         outgoing::schema(),
+        sent::schema(),
     ]
 }
+
+pub mod answered;
+pub mod outbox;
+pub mod sent;
+pub mod submission;
+pub mod vacation;
 
 /// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
 pub mod mailbox {

@@ -9,8 +9,8 @@ pub(crate) enum Capability {
     Blob,
     Quota,
     WebSocket,
-    /// Not in the session object yet: identities can be read, but nothing can be sent.
     Submission,
+    VacationResponse,
     /// RFC 9749: push services can know that a push comes from this server.
     WebPushVapid,
 }
@@ -25,24 +25,25 @@ impl Capability {
             Self::Quota => "urn:ietf:params:jmap:quota",
             Self::WebSocket => "urn:ietf:params:jmap:websocket",
             Self::Submission => "urn:ietf:params:jmap:submission",
+            Self::VacationResponse => "urn:ietf:params:jmap:vacationresponse",
             Self::WebPushVapid => "urn:ietf:params:jmap:webpush-vapid",
         }
     }
 }
 
-const SERVED: [Capability; 7] = [
+const SERVED: [Capability; 8] = [
     Capability::Core,
     Capability::Mail,
     Capability::Blob,
     Capability::Quota,
     Capability::WebSocket,
     Capability::Submission,
+    Capability::VacationResponse,
     Capability::WebPushVapid,
 ];
 
 /// Registered URIs without methods here. They are accepted because some clients send all that they know.
-const REGISTERED: [&str; 8] = [
-    "urn:ietf:params:jmap:vacationresponse",
+const REGISTERED: [&str; 7] = [
     "urn:ietf:params:jmap:mdn",
     "urn:ietf:params:jmap:smimeverify",
     "urn:ietf:params:jmap:sieve",

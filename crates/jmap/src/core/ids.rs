@@ -46,6 +46,7 @@ pub(crate) enum IdType {
     Email,
     Thread,
     Identity,
+    EmailSubmission,
     PushSubscription,
 }
 
@@ -57,6 +58,7 @@ impl IdType {
             Self::Email => 'e',
             Self::Thread => 't',
             Self::Identity => 'i',
+            Self::EmailSubmission => 's',
             Self::PushSubscription => 'p',
         }
     }

@@ -30,6 +30,14 @@ use crate::methods::{LOOKUP_TYPES, email::query::sort::SORT_OPTIONS};
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-cache, no-store, must-revalidate");
 /// The collations of a sort (RFC 4790).
 const COLLATIONS: [&str; 4] = ["i;ascii-casemap", "i;unicode-casemap", "i;ascii-numeric", "i;octet"];
+/// The capabilities that say nothing more about the server, and that a user's own account has.
+const EMPTY: [Capability; 5] = [
+    Capability::Mail,
+    Capability::Blob,
+    Capability::Quota,
+    Capability::Submission,
+    Capability::VacationResponse,
+];
 /// Log-ins whose state is remembered at most.
 const STATES_MAX: usize = 4_096;
 /// Digits of a session's state.
@@ -150,7 +158,7 @@ fn write_capabilities(app: &App, base: &str, push_key: &str, session: &mut Objec
     core.field("maxObjectsInSet", &config.objects_in_set_max);
     core.field("collationAlgorithms", &COLLATIONS);
     drop(core);
-    for capability in [Capability::Mail, Capability::Blob, Capability::Quota] {
+    for capability in EMPTY {
         capabilities.object(capability.uri());
     }
     let mut socket = capabilities.object(Capability::WebSocket.uri());
@@ -183,11 +191,27 @@ fn write_account(app: &App, account: &Listed, mut out: Object<'_>) {
     blob.field("supportedDigestAlgorithms", &["sha", "sha-256"]);
     drop(blob);
     capabilities.object(Capability::Quota.uri());
+    capabilities.object(Capability::VacationResponse.uri());
+    if account.is_personal {
+        // Nobody sends for others.
+        write_submission(app, capabilities.object(Capability::Submission.uri()));
+    }
+}
+
+/// RFC 8621 §1.3.2.
+fn write_submission(app: &App, mut out: Object<'_>) {
+    let seconds_max = app.config.submission.delay_seconds_max;
+    out.field("maxDelayedSend", &seconds_max);
+    let mut extensions = out.object("submissionExtensions");
+    extensions.field("DSN", &[(); 0]);
+    if seconds_max > 0 {
+        extensions.field("FUTURERELEASE", &[seconds_max.to_string()]);
+    }
 }
 
 fn write_primary_accounts(account: AccountId, mut out: Object<'_>) {
     // RFC 8620 §2: none for the core capability.
-    for capability in [Capability::Mail, Capability::Blob, Capability::Quota] {
+    for capability in EMPTY {
         out.field(capability.uri(), &account_id(account));
     }
 }

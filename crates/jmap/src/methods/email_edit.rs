@@ -13,6 +13,8 @@ mod write;
 
 use crate::core::{Capability, Method};
 
+pub(super) use self::{draft::Invalid, set::set_emails};
+
 pub(crate) const METHODS: &[Method] = &[
     Method {
         name: "Email/set",

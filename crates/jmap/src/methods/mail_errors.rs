@@ -21,6 +21,7 @@ pub(crate) fn of_object(error: MailError) -> SetError {
         MailError::HasChild => SetError::new("mailboxHasChild").describe(text),
         MailError::HasEmail => SetError::new("mailboxHasEmail").describe(text),
         MailError::Invalid { properties, why } => SetError::invalid(properties, why),
+        MailError::CannotUnsend => SetError::new("cannotUnsend").describe(text),
         MailError::Forbidden(why) => SetError::new("forbidden").describe(why),
         // Only a call that has changed something already gets here: see `of_edit`.
         MailError::StateMismatch | MailError::Store(_) => SetError::new(MethodError::from(error).name()),

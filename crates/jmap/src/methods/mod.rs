@@ -5,6 +5,7 @@ pub(crate) mod changes;
 mod core;
 pub(crate) mod email;
 mod email_edit;
+mod email_submission;
 mod get;
 mod identity;
 mod mail_errors;
@@ -14,6 +15,7 @@ mod quota;
 mod set_states;
 mod small_query;
 mod thread;
+mod vacation_response;
 
 use crate::core::Method;
 
@@ -26,9 +28,11 @@ pub(crate) const ALL: &[&[Method]] = &[
     blob::METHODS,
     email::METHODS,
     email_edit::METHODS,
+    email_submission::METHODS,
     identity::METHODS,
     mailbox::METHODS,
     push_subscription::METHODS,
     quota::METHODS,
     thread::METHODS,
+    vacation_response::METHODS,
 ];

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use restante_core::Error;
-use restante_mail::{account, email, identity, mailbox, thread};
+use restante_mail::{account, email, identity, mailbox, submission, thread, vacation};
 use restante_records::{AccountId, Get, Query, Revision};
 
 use crate::{
@@ -17,9 +17,17 @@ use crate::{
 };
 
 /// The types whose states are pushed. EmailDelivery moves when an email is added, and has no objects (RFC 8621 §1.5).
-pub(crate) const ALL_TYPES: [&str; TYPES] =
-    ["Mailbox", "Thread", "Email", "EmailDelivery", "Identity", "Quota"];
-const TYPES: usize = 6;
+pub(crate) const ALL_TYPES: [&str; TYPES] = [
+    "Mailbox",
+    "Thread",
+    "Email",
+    "EmailDelivery",
+    "Identity",
+    "Quota",
+    "EmailSubmission",
+    "VacationResponse",
+];
+const TYPES: usize = 8;
 
 /// The states of one account, in the order of [`ALL_TYPES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +57,14 @@ pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error
     let states = records.states(of).await?;
     let kinds = [mailbox::KIND, thread::KIND, email::KIND, identity::KIND, account::KIND];
     let [mailboxes, threads, emails, identities, used] = kinds.map(|kind| states.of(kind).0);
+    let [submissions, vacations] = [submission::KIND, vacation::KIND].map(|kind| states.of(kind).0);
     let QuotaState(quota) = QuotaState::new(Revision(used), parts.directory.quota_of(of).await?);
     let found = records.query(of, &Query::new(account::KIND, account::ALL).limit(1)).await?;
     let found = records.get(of, &Get::small(account::KIND, found.ids)).await?;
     let found = found.into_iter().flatten().next();
     let delivered = found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default();
-    let all = TypeStates([mailboxes, threads, emails, delivered, identities, quota]);
+    let all =
+        TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
     Ok(Read { revision: states.revision, states: all })
 }
 
@@ -86,7 +96,7 @@ impl Types {
 pub(crate) struct Visible(pub(crate) Vec<(AccountId, TypeStates)>);
 
 impl Visible {
-    /// As the id of an event and as `pushState`: `a1024:1.2.3.4.5.6;a1025:...`.
+    /// As the id of an event and as `pushState`: `a1024:1.2.3.4.5.6.7.8;a1025:...`.
     pub(crate) fn id(&self) -> String {
         let mut id = String::new();
         for (at, (account, TypeStates(states))) in self.0.iter().enumerate() {

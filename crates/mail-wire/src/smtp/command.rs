@@ -1,4 +1,8 @@
-use super::path::{self, ForwardPath, Mailbox};
+use super::{
+    auth,
+    parameters::{self, MailParameters, RcptParameters, number},
+    path::{self, ForwardPath, Mailbox},
+};
 
 /// A command line of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,9 +14,9 @@ pub enum Command<'l> {
     /// `LHLO name`, LMTP's `EHLO`.
     Lhlo(&'l str),
     /// `MAIL FROM:<sender> parameters`; the sender of a notice is `None`.
-    Mail(Option<Mailbox<'l>>, MailParameters),
-    /// `RCPT TO:<recipient>`.
-    Rcpt(ForwardPath<'l>),
+    Mail(Option<Mailbox<'l>>, MailParameters<'l>),
+    /// `RCPT TO:<recipient> parameters`.
+    Rcpt(ForwardPath<'l>, RcptParameters<'l>),
     /// `DATA`.
     Data,
     /// `BDAT bytes [LAST]`. So many bytes of the message follow.
@@ -36,29 +40,22 @@ pub enum Command<'l> {
     Quit,
     /// `STARTTLS` (RFC 3207).
     StartTls,
+    /// `AUTH mechanism [response]` (RFC 4954).
+    Auth {
+        /// The name of the mechanism, in any case.
+        mechanism: &'l str,
+        /// The response that stands in the command, see [`super::AuthResponse::parse_initial`].
+        response: Option<&'l str>,
+    },
 }
 
-/// What a `MAIL` command says of the message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MailParameters {
-    /// `SIZE=` (RFC 1870). A number beyond 64 bits is the largest.
-    pub size: Option<u64>,
-    /// `BODY=` (RFC 6152, RFC 3030).
-    pub body: Body,
-    /// `SMTPUTF8` (RFC 6531).
-    pub is_utf8: bool,
-}
-
-/// What the bytes of a message may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Body {
-    /// `7BIT`, or nothing was said.
-    #[default]
-    SevenBit,
-    /// `8BITMIME`: lines of any bytes.
-    EightBit,
-    /// `BINARYMIME`: any bytes, without lines; by `BDAT` only.
-    Binary,
+/// How strictly commands are parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// As RFC 5321 has them, and as other servers write them.
+    Strict,
+    /// With what mail clients get wrong: a space before a path, and untagged IPv6 literals in `EHLO`.
+    Lenient,
 }
 
 /// Why a line is no command.
@@ -84,6 +81,7 @@ pub enum CommandError {
 const HELLO: &str = "a host name or an address in brackets behind the command";
 const MAIL: &str = "MAIL FROM:<address>";
 const RCPT: &str = "RCPT TO:<address>";
+const AUTH: &str = "AUTH <mechanism> or AUTH <mechanism> <response>";
 const NOTHING_MORE: &str = "the command alone";
 const TEXT: &str = "the command with a name";
 /// RFC 5321 §4.5.3.1.2.
@@ -95,6 +93,18 @@ impl<'l> Command<'l> {
     /// # Errors
     /// The line is no command, in one of the ways of [`CommandError`].
     pub fn parse(line: &'l [u8]) -> Result<Self, CommandError> {
+        Self::parse_as(line, Form::Strict)
+    }
+
+    /// Parses a line of a mail client. Some of them write a space before a path, or `EHLO [::1]` for `EHLO [IPv6:::1]`.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_lenient(line: &'l [u8]) -> Result<Self, CommandError> {
+        Self::parse_as(line, Form::Lenient)
+    }
+
+    fn parse_as(line: &'l [u8], form: Form) -> Result<Self, CommandError> {
         let text = std::str::from_utf8(line).map_err(|_| CommandError::Character)?;
         if text.chars().any(char::is_control) {
             return Err(CommandError::Character);
@@ -107,9 +117,9 @@ impl<'l> Command<'l> {
         let named = |command| if rest.is_empty() { Err(CommandError::Syntax(TEXT)) } else { Ok(command) };
         // In the order of their frequency.
         if is("RCPT") {
-            rcpt(rest)
+            rcpt(rest, form)
         } else if is("MAIL") {
-            mail(rest)
+            mail(rest, form)
         } else if is("DATA") {
             alone(Self::Data)
         } else if is("BDAT") {
@@ -117,17 +127,21 @@ impl<'l> Command<'l> {
         } else if is("RSET") {
             alone(Self::Rset)
         } else if is("LHLO") {
-            Ok(Self::Lhlo(host(rest)?))
+            Ok(Self::Lhlo(host(rest, form)?))
         } else if is("EHLO") {
-            Ok(Self::Ehlo(host(rest)?))
+            Ok(Self::Ehlo(host(rest, form)?))
         } else if is("HELO") {
-            Ok(Self::Helo(host(rest)?))
+            Ok(Self::Helo(host(rest, form)?))
         } else if is("QUIT") {
             alone(Self::Quit)
         } else if is("NOOP") {
             Ok(Self::Noop)
         } else if is("STARTTLS") {
             alone(Self::StartTls)
+        } else if is("AUTH") {
+            let (mechanism, response) =
+                auth::mechanism_and_response(rest).ok_or(CommandError::Syntax(AUTH))?;
+            Ok(Self::Auth { mechanism, response })
         } else if is("VRFY") {
             named(Self::Vrfy)
         } else if is("EXPN") {
@@ -141,82 +155,34 @@ impl<'l> Command<'l> {
 }
 
 /// The name of a client: a domain, or an address literal with an IPv4 address or one tagged `IPv6:`.
-fn host(text: &str) -> Result<&str, CommandError> {
-    let is_tagged =
-        |literal: &str| !literal.contains(':') || literal.to_ascii_lowercase().starts_with("[ipv6:");
+fn host(text: &str, form: Form) -> Result<&str, CommandError> {
+    let is_tagged = |literal: &str| {
+        form == Form::Lenient || !literal.contains(':') || literal.to_ascii_lowercase().starts_with("[ipv6:")
+    };
     let is_host =
         text.len() <= HELLO_BYTES_MAX && path::is_domain(text) && (!text.starts_with('[') || is_tagged(text));
     if is_host { Ok(text) } else { Err(CommandError::Syntax(HELLO)) }
 }
 
 /// What follows `FROM:` or `TO:`.
-fn after_keyword<'l>(text: &'l str, keyword: &str) -> Option<&'l str> {
+fn after_keyword<'l>(text: &'l str, keyword: &str, form: Form) -> Option<&'l str> {
     let (start, rest) = text.split_at_checked(keyword.len())?;
+    let rest = if form == Form::Lenient { rest.trim_start_matches(' ') } else { rest };
     start.eq_ignore_ascii_case(keyword).then_some(rest)
 }
 
-fn mail(text: &str) -> Result<Command<'_>, CommandError> {
+fn mail(text: &str, form: Form) -> Result<Command<'_>, CommandError> {
     let wrong = CommandError::Syntax(MAIL);
-    let path = after_keyword(text, "FROM:").ok_or(wrong)?;
+    let path = after_keyword(text, "FROM:", form).ok_or(wrong)?;
     let (sender, rest) = path::reverse_path(path).ok_or(wrong)?;
-    Ok(Command::Mail(sender, mail_parameters(parameters(rest).ok_or(wrong)?)?))
+    Ok(Command::Mail(sender, parameters::of_mail(parameters::words(rest).ok_or(wrong)?)?))
 }
 
-fn rcpt(text: &str) -> Result<Command<'_>, CommandError> {
+fn rcpt(text: &str, form: Form) -> Result<Command<'_>, CommandError> {
     let wrong = CommandError::Syntax(RCPT);
-    let path = after_keyword(text, "TO:").ok_or(wrong)?;
+    let path = after_keyword(text, "TO:", form).ok_or(wrong)?;
     let (recipient, rest) = path::forward_path(path).ok_or(wrong)?;
-    match parameters(rest).ok_or(wrong)?.next() {
-        Some(_) => Err(CommandError::Parameter),
-        None => Ok(Command::Rcpt(recipient)),
-    }
-}
-
-/// The parameters behind a path: names, each perhaps with a value. `None` when no space is before them.
-fn parameters(rest: &str) -> Option<impl Iterator<Item = (&str, Option<&str>)>> {
-    let is_separated = rest.is_empty() || rest.starts_with(' ');
-    let words = rest.split(' ').filter(|word| !word.is_empty());
-    is_separated.then(|| {
-        words.map(|word| match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word, None),
-        })
-    })
-}
-
-fn mail_parameters<'l>(
-    words: impl Iterator<Item = (&'l str, Option<&'l str>)>,
-) -> Result<MailParameters, CommandError> {
-    let (mut size, mut body, mut is_utf8) = (None, None, false);
-    for (name, value) in words {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        let is_repeated = if is("SIZE") {
-            let number = value.and_then(number).ok_or(CommandError::Syntax("SIZE=<number>"))?;
-            size.replace(number).is_some()
-        } else if is("BODY") {
-            let known = value.and_then(body_of).ok_or(CommandError::Syntax("BODY=7BIT or BODY=8BITMIME"))?;
-            body.replace(known).is_some()
-        } else if is("SMTPUTF8") && value.is_none() {
-            std::mem::replace(&mut is_utf8, true)
-        } else {
-            return Err(CommandError::Parameter);
-        };
-        if is_repeated {
-            return Err(CommandError::Syntax("each parameter once"));
-        }
-    }
-    Ok(MailParameters { size, body: body.unwrap_or_default(), is_utf8 })
-}
-
-fn body_of(value: &str) -> Option<Body> {
-    let known = [("7BIT", Body::SevenBit), ("8BITMIME", Body::EightBit), ("BINARYMIME", Body::Binary)];
-    known.into_iter().find(|(name, _)| value.eq_ignore_ascii_case(name)).map(|(_, body)| body)
-}
-
-/// A number of 1 to 20 digits (RFC 1870 §3).
-fn number(text: &str) -> Option<u64> {
-    let is_number = (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+    Ok(Command::Rcpt(recipient, parameters::of_rcpt(parameters::words(rest).ok_or(wrong)?)?))
 }
 
 fn bdat(text: &str) -> Result<Command<'_>, CommandError> {
@@ -238,6 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::smtp::Body;
 
     fn parse(line: &str) -> Result<Command<'_>, CommandError> {
         Command::parse(line.as_bytes())
@@ -252,8 +219,8 @@ mod tests {
 
     fn recipient(line: &str) -> Option<String> {
         match parse(line) {
-            Ok(Command::Rcpt(ForwardPath::Mailbox(mailbox))) => Some(mailbox.to_string()),
-            Ok(Command::Rcpt(ForwardPath::Postmaster)) => Some("postmaster".to_owned()),
+            Ok(Command::Rcpt(ForwardPath::Mailbox(mailbox), _)) => Some(mailbox.to_string()),
+            Ok(Command::Rcpt(ForwardPath::Postmaster, _)) => Some("postmaster".to_owned()),
             _ => None,
         }
     }
@@ -293,12 +260,19 @@ mod tests {
 
     #[test]
     fn sm2_parameters_of_mail_are_parsed() {
-        let parameters = |line: &str| match parse(line) {
-            Ok(Command::Mail(_, parameters)) => Ok(parameters),
-            Ok(_) => unreachable!(),
-            Err(error) => Err(error),
+        fn parameters(line: &str) -> Result<MailParameters<'_>, CommandError> {
+            match parse(line) {
+                Ok(Command::Mail(_, parameters)) => Ok(parameters),
+                Ok(_) => unreachable!(),
+                Err(error) => Err(error),
+            }
+        }
+        let all = MailParameters {
+            size: Some(1_000),
+            body: Body::EightBit,
+            is_utf8: true,
+            ..MailParameters::default()
         };
-        let all = MailParameters { size: Some(1_000), body: Body::EightBit, is_utf8: true };
         assert_eq!(parameters("MAIL FROM:<a@b.example> SIZE=1000 BODY=8BITMIME SMTPUTF8"), Ok(all));
         assert_eq!(parameters("mail from:<>  smtputf8  body=8bitmime size=1000 "), Ok(all));
         assert_eq!(parameters("MAIL FROM:<>"), Ok(MailParameters::default()));
@@ -312,13 +286,12 @@ mod tests {
             ("MAIL FROM:<> SIZE=1 SIZE=1", CommandError::Syntax("each parameter once")),
             ("MAIL FROM:<> BODY=9BIT", CommandError::Syntax("BODY=7BIT or BODY=8BITMIME")),
             ("MAIL FROM:<> SMTPUTF8=1", CommandError::Parameter),
-            ("MAIL FROM:<> RET=HDRS", CommandError::Parameter),
-            ("MAIL FROM:<> AUTH=<>", CommandError::Parameter),
+            ("MAIL FROM:<> MT-PRIORITY=3", CommandError::Parameter),
             ("MAIL FROM:<>SIZE=1", CommandError::Syntax(MAIL)),
         ] {
             assert_eq!(parameters(line), Err(expected), "{line}");
         }
-        assert_eq!(parse("RCPT TO:<a@b.example> NOTIFY=NEVER"), Err(CommandError::Parameter));
+        assert_eq!(parse("RCPT TO:<a@b.example> SIZE=1"), Err(CommandError::Parameter));
     }
 
     #[test]
@@ -337,7 +310,7 @@ mod tests {
     #[test]
     fn sm4_postmaster_needs_no_domain() {
         for line in ["RCPT TO:<postmaster>", "rcpt to:<PostMaster>"] {
-            assert_eq!(parse(line), Ok(Command::Rcpt(ForwardPath::Postmaster)));
+            assert_eq!(parse(line), Ok(Command::Rcpt(ForwardPath::Postmaster, RcptParameters::default())));
         }
         assert_eq!(recipient("RCPT TO:<postmaster@example.org>").as_deref(), Some("postmaster@example.org"));
         assert!(sender("MAIL FROM:<postmaster>").is_none());
@@ -377,6 +350,26 @@ mod tests {
         assert!(sender("MAIL FROM: <a@b.example>").is_none());
         assert!(recipient("RCPT TO: <a@b.example>").is_none());
         assert_eq!(parse("EHLO [::1]"), Err(CommandError::Syntax(HELLO)));
+    }
+
+    #[test]
+    fn sm4_mail_clients_may_write_a_space_before_the_path_and_untagged_ipv6_literals() {
+        let lenient = |line: &'static str| Command::parse_lenient(line.as_bytes());
+        assert_eq!(lenient("MAIL FROM: <a@b.example> SIZE=1"), parse("MAIL FROM:<a@b.example> SIZE=1"));
+        assert_eq!(lenient("RCPT TO:  <a@b.example>"), parse("RCPT TO:<a@b.example>"));
+        assert_eq!(lenient("EHLO [::1]"), Ok(Command::Ehlo("[::1]")));
+        assert!(lenient("MAIL FROM: a@b.example").is_err());
+    }
+
+    #[test]
+    fn sub1_auth_names_a_mechanism_and_perhaps_a_response() {
+        let auth = |mechanism, response| Ok(Command::Auth { mechanism, response });
+        assert_eq!(parse("AUTH LOGIN"), auth("LOGIN", None));
+        assert_eq!(parse("auth scram-sha-256 biwsbj0="), auth("scram-sha-256", Some("biwsbj0=")));
+        assert_eq!(parse("AUTH PLAIN ="), auth("PLAIN", Some("=")));
+        for line in ["AUTH", "AUTH ", "AUTH PLAIN a b", "AUTH PLA+IN", "AUTH AAAAAAAAAAAAAAAAAAAAA"] {
+            assert_eq!(parse(line), Err(CommandError::Syntax(AUTH)), "{line}");
+        }
     }
 
     #[test]
@@ -425,10 +418,10 @@ mod tests {
             let size_text = size.map(|size| format!(" SIZE={size}")).unwrap_or_default();
             let utf8 = if is_utf8 { " SMTPUTF8" } else { "" };
             let line = format!("MAIL FROM:<{mailbox}>{size_text} BODY=8BITMIME{utf8}");
-            let parameters = MailParameters { size, body: Body::EightBit, is_utf8 };
+            let parameters = MailParameters { size, body: Body::EightBit, is_utf8, ..MailParameters::default() };
             prop_assert_eq!(parse(&line), Ok(Command::Mail(Some(mailbox), parameters)));
             let line = format!("RCPT TO:<@route.example:{mailbox}>");
-            prop_assert_eq!(parse(&line), Ok(Command::Rcpt(ForwardPath::Mailbox(mailbox))));
+            prop_assert_eq!(parse(&line), Ok(Command::Rcpt(ForwardPath::Mailbox(mailbox), RcptParameters::default())));
         }
 
         #[test]
@@ -438,7 +431,7 @@ mod tests {
 
         #[test]
         fn no_text_behind_a_command_panics(
-            word in "(MAIL FROM:|RCPT TO:|EHLO |BDAT )<?", rest in "\\PC{0,60}"
+            word in "(MAIL FROM:|RCPT TO:|EHLO |BDAT |AUTH )<?", rest in "\\PC{0,60}"
         ) {
             super::super::properties::command(format!("{word}{rest}").as_bytes());
         }

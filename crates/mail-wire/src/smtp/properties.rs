@@ -1,8 +1,8 @@
 //! Properties that hold for any bytes: checked by the fuzz targets, and by ordinary tests over their seeds.
 
 use super::{
-    COMMAND_LINE_BYTES_MAX, ChunkDecoder, Command, DataDecoder, LineError, LineReader, Newlines, ReadLine,
-    Reply,
+    AuthResponse, COMMAND_LINE_BYTES_MAX, ChunkDecoder, Command, DataDecoder, ForwardPath, LineError,
+    LineReader, Newlines, ReadLine, Reply, challenge_text, decode_xtext, encode_xtext, is_xtext,
 };
 
 /// Bytes with the numbers of a fuzz input before them: the first byte says how many splits follow, two bytes each.
@@ -154,8 +154,44 @@ pub fn command(line: &[u8]) {
             matches!(Command::parse(again.as_bytes()), Ok(Command::Mail(Some(read), _)) if read == mailbox)
         );
     }
+    if let Ok(parsed) = Command::parse(line) {
+        let is_hello = matches!(parsed, Command::Ehlo(_) | Command::Helo(_) | Command::Lhlo(_));
+        assert!(
+            is_hello || Command::parse_lenient(line) == Ok(parsed),
+            "lenient parsing changes nothing but errors"
+        );
+        parameters(parsed);
+    }
+    if let Some(AuthResponse::Bytes(bytes)) = AuthResponse::parse(line) {
+        assert!(bytes.len() <= line.len());
+        let again = challenge_text(&bytes);
+        assert_eq!(AuthResponse::parse(again.as_bytes()), Some(AuthResponse::Bytes(bytes)));
+    }
     let (text, mut out) = (String::from_utf8_lossy(line).replace('\n', " "), Vec::new());
     Reply::new(500, "5.5.2", &text).write(&mut out);
     assert!(out.len() <= 512 && has_no_bare_newline(&out));
     assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+}
+
+/// Parameters are short, and what is in `xtext` reads back.
+fn parameters(command: Command<'_>) {
+    match command {
+        Command::Mail(_, parameters) => {
+            assert!(parameters.envelope_id.is_none_or(|id| id.len() <= 100 && is_xtext(id)));
+            if let Some(id) = parameters.envelope_id {
+                let decoded = decode_xtext(id);
+                assert_eq!(decode_xtext(&encode_xtext(&decoded)), decoded);
+            }
+        }
+        Command::Rcpt(path, parameters) => {
+            assert!(parameters.original.is_none_or(|original| original.len() <= 500));
+            if let (ForwardPath::Mailbox(mailbox), Some(original)) = (path, parameters.original) {
+                let again = format!("RCPT TO:<{mailbox}> ORCPT={original}");
+                assert!(
+                    matches!(Command::parse(again.as_bytes()), Ok(Command::Rcpt(_, read)) if read.original == Some(original))
+                );
+            }
+        }
+        _ => {}
+    }
 }

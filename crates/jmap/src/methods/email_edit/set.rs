@@ -41,7 +41,7 @@ pub(super) async fn set(
 }
 
 /// Makes, changes and destroys emails: for Email/set itself, and where other methods imply one.
-pub(super) async fn set_emails(
+pub(crate) async fn set_emails(
     context: &Context,
     creations: &mut Creations,
     set: SetArgs,

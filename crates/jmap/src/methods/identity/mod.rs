@@ -1,15 +1,31 @@
-//! Identity/get (RFC 8621 §6.1). Each address of an account has an identity.
+//! Identity methods (RFC 8621 §6). Each address of an account has an identity.
 
-use restante_mail::Identity;
+mod set;
 
-use super::get;
+use restante_directory::Access;
+use restante_mail::{Identity, NamedAddress, identity};
+use restante_records::AccountId;
+
+use super::{changes, get};
 use crate::core::{Args, Capability, Context, Exchange, IdType, Members, Method, MethodError, Object};
 
-pub(crate) const METHODS: &[Method] = &[Method {
-    name: "Identity/get",
-    capability: Capability::Submission,
-    run: |context, exchange, args| Box::pin(get(context, exchange, args)),
-}];
+pub(crate) const METHODS: &[Method] = &[
+    Method {
+        name: "Identity/get",
+        capability: Capability::Submission,
+        run: |context, exchange, args| Box::pin(get(context, exchange, args)),
+    },
+    Method {
+        name: "Identity/changes",
+        capability: Capability::Submission,
+        run: |context, exchange, args| Box::pin(changes(context, exchange, args)),
+    },
+    Method {
+        name: "Identity/set",
+        capability: Capability::Submission,
+        run: |context, exchange, args| Box::pin(set::set(context, exchange, args)),
+    },
+];
 
 /// A property of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +71,8 @@ impl IdentityProperty {
             Self::Id => IdType::Identity.write(identity.id, object.member(name)),
             Self::Name => object.field(name, &identity.name),
             Self::Email => object.field(name, &identity.email),
-            Self::ReplyTo | Self::Bcc => object.raw(name, "null"),
+            Self::ReplyTo => write_addresses(name, identity.reply_to.as_deref(), object),
+            Self::Bcc => write_addresses(name, identity.bcc.as_deref(), object),
             Self::TextSignature => object.field(name, &identity.text_signature),
             Self::HtmlSignature => object.field(name, &identity.html_signature),
             Self::MayDelete => object.field(name, &identity.may_delete),
@@ -63,12 +80,33 @@ impl IdentityProperty {
     }
 }
 
+fn write_addresses(name: &str, addresses: Option<&[NamedAddress]>, object: &mut Object<'_>) {
+    object.field(name, &addresses);
+}
+
+/// The addresses of an account, which have identities that stay.
+async fn addresses(context: &Context, account: AccountId) -> Result<Vec<String>, MethodError> {
+    let addresses = context.directory().addresses_of(account).await?;
+    Ok(addresses.iter().map(ToString::to_string).collect())
+}
+
+/// Identity/changes.
+async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
+    let account = args.account(context, Access::Read).await?;
+    // A new address of the account gets its identity, which is a change.
+    context.mail().identities(account, &addresses(context, account).await?).await?;
+    let page = changes::page(context, account, identity::KIND, &mut args).await?;
+    args.done()?;
+    let mut answer = exchange.answers.begin();
+    page.write(account, IdType::Identity, &mut answer);
+    Ok(())
+}
+
 /// Identity/get.
 async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(), MethodError> {
     let args =
         get::GetArgs::take(args, context, exchange, &IdentityProperty::ALL, IdentityProperty::name).await?;
-    let address = context.directory().address_of(args.account).await?;
-    let addresses: Vec<String> = address.into_iter().map(|address| address.to_string()).collect();
+    let addresses = addresses(context, args.account).await?;
     let (identities, state) = context.mail().identities(args.account, &addresses).await?;
     let find = |id: &str| {
         let record = IdType::Identity.record(id)?;
@@ -90,42 +128,4 @@ async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use crate::testing::TestServer;
-
-    async fn call(server: &TestServer, arguments: Value) -> Value {
-        let using = ["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:submission"];
-        let call = json!(["Identity/get", arguments, "c"]);
-        let request = json!({"using": using, "methodCalls": [call]});
-        let (_, answer) = server.post(&server.alice, request.to_string()).await;
-        answer["methodResponses"][0][1].clone()
-    }
-
-    #[tokio::test]
-    async fn identity_of_the_address_is_there_from_the_beginning_and_stays_the_same() {
-        let server = TestServer::new().await;
-        let answer = call(&server, json!({"accountId": server.alice.id})).await;
-        let id = answer["list"][0]["id"].clone();
-        let expected = json!([{
-            "id": id, "name": "", "email": "alice@example.org", "replyTo": null, "bcc": null, "textSignature": "",
-            "htmlSignature": "", "mayDelete": false,
-        }]);
-        assert_eq!((&answer["list"], &answer["notFound"]), (&expected, &json!([])));
-        let again = call(
-            &server,
-            json!({"accountId": server.alice.id, "ids": [id, "i999", "x"], "properties": ["email"]}),
-        )
-        .await;
-        assert_eq!(again["list"], json!([{"id": id, "email": "alice@example.org"}]));
-        assert_eq!((&again["notFound"], &again["state"]), (&json!(["i999", "x"]), &answer["state"]));
-    }
-
-    #[tokio::test]
-    async fn q4_identities_need_the_capability_of_submissions() {
-        let server = TestServer::new().await;
-        let answer = server.call("Identity/get", json!({"accountId": server.alice.id})).await;
-        assert_eq!(answer["type"], "unknownMethod");
-    }
-}
+mod tests;
