@@ -1,15 +1,22 @@
 //! Delivery of outgoing mail: to other servers, and to accounts of this one.
 
 pub mod auto_reply;
+mod config;
 pub mod dkim;
+mod metrics;
 mod notices;
 pub mod prepare;
+mod schedule;
 mod seams;
+mod sender;
 pub mod srs;
 
+pub use config::DeliveryConfig;
+pub use metrics::SenderMetrics;
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
 pub use seams::{
     Attempted, Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, Outgoing, PrepareError,
     Preparing, Recipient, Remote, Signer, Submissions,
 };
+pub use sender::{Sender, SenderHealth, SenderParts};

@@ -170,6 +170,7 @@ async fn each_restore_jumps_again(subject: Subject) {
         opened = open(backup).await.unwrap();
         assert_eq!(revision(&*opened.records, A).await.0, 2 + round * RESTORE_JUMP);
         assert_eq!(uid_next(&opened, inbox).await, 1 + round * RESTORE_JUMP);
+        assert_eq!(opened.upkeep.restores(), round);
     }
     let made = commit(&*opened.records, A, [email(1)]).await;
     assert_eq!((made.revision.0, made.created[0].0), (3 + 3 * RESTORE_JUMP, 2 + 3 * RESTORE_JUMP));

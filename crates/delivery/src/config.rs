@@ -1,0 +1,85 @@
+use std::num::{NonZero, NonZeroU32, NonZeroU64};
+
+use restante_core::nonzero;
+use serde::{Deserialize, Serialize};
+
+/// The settings of the queue of outgoing mail and its sender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliveryConfig {
+    /// How long each attempt comes after the one before it; the first number belongs to the first attempt. The last one is repeated.
+    pub retry_seconds: Vec<u64>,
+    /// By how much of itself each of these times is made longer or shorter, by chance.
+    pub retry_jitter_percent: u64,
+    /// How long a recipient is tried before it fails, from when it first became due.
+    pub expire_seconds: NonZeroU64,
+    /// After how long the sender gets a report that a recipient is delayed; 0 for never.
+    pub delay_notice_seconds: u64,
+    /// Connections to other servers at once.
+    pub connections_max: NonZero<usize>,
+    /// Connections at once to servers that are slow or do not answer, beside `connections_max`.
+    pub slow_connections_max: NonZero<usize>,
+    /// Connections for one domain at once.
+    pub connections_per_domain_max: NonZero<usize>,
+    /// Attempts for one domain of this server at once.
+    pub local_at_once_max: NonZero<usize>,
+    /// Recipients in one transaction. RFC 5321 requires every server to take 100.
+    pub recipients_per_transaction_max: NonZero<usize>,
+    /// Transactions on one connection while other domains wait.
+    pub transactions_per_connection_max: NonZeroU32,
+    /// After how long without progress a connection counts as slow.
+    pub slow_after_seconds: NonZeroU64,
+    /// How long a domain that could not be reached is not connected to again.
+    pub domain_down_seconds: u64,
+    /// For how long a recipient is claimed; it is extended while its attempt lasts. When the server dies, it is tried again after this time.
+    pub lease_seconds: NonZeroU64,
+    /// How often a message may be impossible to prepare before it is held for the operator.
+    pub faults_max: NonZeroU32,
+    /// After how long without any outcome, while something is due, the sender counts as stuck.
+    pub stuck_seconds: NonZeroU64,
+}
+
+impl Default for DeliveryConfig {
+    fn default() -> Self {
+        Self {
+            retry_seconds: vec![0, 300, 900, 1_800, 3_600, 7_200, 14_400],
+            retry_jitter_percent: 10,
+            expire_seconds: nonzero!(432_000),
+            delay_notice_seconds: 14_400,
+            connections_max: nonzero!(100),
+            slow_connections_max: nonzero!(400),
+            connections_per_domain_max: nonzero!(2),
+            local_at_once_max: nonzero!(16),
+            recipients_per_transaction_max: nonzero!(100),
+            transactions_per_connection_max: nonzero!(100),
+            slow_after_seconds: nonzero!(10),
+            domain_down_seconds: 60,
+            lease_seconds: nonzero!(300),
+            faults_max: nonzero!(3),
+            stuck_seconds: nonzero!(900),
+        }
+    }
+}
+
+impl DeliveryConfig {
+    /// What is wrong with these settings, if something is: the setting, and what to do.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let is_repeated_at_once = self.retry_seconds.last().is_none_or(|last| *last < 60);
+        if is_repeated_at_once {
+            return Some(("retry_seconds", "end the list with at least 60".to_owned()));
+        }
+        if self.retry_jitter_percent > 50 {
+            return Some(("retry_jitter_percent", "use 50 at most".to_owned()));
+        }
+        if self.delay_notice_seconds >= self.expire_seconds.get() {
+            return Some(("delay_notice_seconds", "use less than expire_seconds, or 0 for no reports".to_owned()));
+        }
+        if self.recipients_per_transaction_max.get() > 1_000 {
+            return Some(("recipients_per_transaction_max", "use 1000 at most".to_owned()));
+        }
+        if self.lease_seconds.get() < 3 {
+            return Some(("lease_seconds", "use at least 3".to_owned()));
+        }
+        None
+    }
+}

@@ -1,0 +1,263 @@
+//! One attempt: recipients of one message and one domain.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use restante_mail::queue::{Claimed, Ending, Outcome, Reply, SourceKind};
+use tracing::{debug, warn};
+
+use super::{
+    Shared, reports,
+    worker::{RETURN_SECONDS, count},
+};
+use crate::{
+    Attempted, Connection, NoticeKind, Outgoing, PrepareError, Recipient,
+    metrics::AttemptResult,
+    schedule::{self, Next},
+};
+
+/// How often a submission is tried to be brought up to date.
+const REPORT_TRIES_MAX: u32 = 3;
+/// When a message that could not be prepared is tried again, in seconds; each time later.
+const FAULT_SECONDS: u64 = 60;
+
+/// How a domain is reached.
+#[derive(Clone, Debug)]
+pub(super) enum Via {
+    /// It is of this server.
+    Local,
+    /// By the connection of the worker.
+    Remote,
+    /// Not at all: this reply stands for all recipients.
+    Down(Reply),
+    /// Not now: its recipients are tried again later, and the attempt does not count.
+    NotNow {
+        /// Why.
+        why: String,
+        /// How much later.
+        seconds: u64,
+    },
+}
+
+/// Recipients of one message that were claimed together.
+pub(super) struct Attempt<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) recipients: &'a [Claimed],
+}
+
+/// A recipient, and what became of it.
+pub(super) struct Fate<'a> {
+    pub(super) claim: &'a Claimed,
+    pub(super) reply: Reply,
+    pub(super) end: End,
+    /// Whether its sender is to hear of it now.
+    pub(super) is_reported: bool,
+}
+
+/// How an attempt ended for a recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Delivered,
+    Failed,
+    Expired,
+    Postponed { due: u64 },
+}
+
+impl Attempt<'_> {
+    /// Makes the attempt, and returns what is to be noted.
+    pub(super) async fn make(&self, via: &Via, connection: Option<&mut Box<dyn Connection>>) -> Vec<Outcome> {
+        if let Via::NotNow { why, seconds } = via {
+            debug!(why, "outgoing mail can't be tried now");
+            return self.all_returned(*seconds);
+        }
+        let Some(message) = self.recipients.first().map(|claim| &claim.recipient.message) else { return Vec::new() };
+        if message.source.kind == SourceKind::Submission && !self.is_released() {
+            match self.release().await {
+                Some(true) => {}
+                Some(false) => return self.all_canceled(),
+                None => return self.all_returned(RETURN_SECONDS),
+            }
+        }
+        if let Via::Down(reply) = via {
+            let attempted = Attempted { reply: reply.clone(), is_reported_further: false };
+            let attempted = vec![attempted; self.recipients.len()];
+            return self.outcomes(attempted, None, false).await;
+        }
+        // A message that makes its preparing or its transmission panic must not end the sender, nor be tried for ever.
+        let made = AssertUnwindSafe(self.transmit(via, connection)).catch_unwind().await;
+        match made {
+            Ok(Ok((attempted, outgoing))) => {
+                self.outcomes(attempted, Some(&outgoing), matches!(via, Via::Local)).await
+            }
+            Ok(Err(PrepareError::Later(error))) => {
+                warn!(%error, "a queued message can't be read now");
+                self.all_returned(RETURN_SECONDS)
+            }
+            Ok(Err(PrepareError::Never(reply))) => {
+                let attempted = Attempted { reply, is_reported_further: false };
+                let attempted = vec![attempted; self.recipients.len()];
+                self.outcomes(attempted, None, false).await
+            }
+            Ok(Err(PrepareError::Broken(error))) => self.all_faulted(&error.to_string()),
+            Err(_) => self.all_faulted("sending it panicked: see the log"),
+        }
+    }
+
+    /// Whether an attempt was made before, so that the submission is final.
+    fn is_released(&self) -> bool {
+        self.recipients.iter().all(|claim| claim.recipient.last.is_some())
+    }
+
+    /// `None` when it can't be known now.
+    async fn release(&self) -> Option<bool> {
+        let source = &self.recipients.first()?.recipient.message.source;
+        let Some(account) = source.account else { return Some(true) };
+        match self.shared.parts.submissions.release(account, source.record).await {
+            Ok(is_sent) => Some(is_sent),
+            Err(error) => {
+                warn!(%error, "a submission can't be made final now");
+                None
+            }
+        }
+    }
+
+    async fn transmit(
+        &self,
+        via: &Via,
+        connection: Option<&mut Box<dyn Connection>>,
+    ) -> Result<(Vec<Attempted>, Outgoing), PrepareError> {
+        let parts = &self.shared.parts;
+        let outgoing = self.prepare().await?;
+        let recipients: Vec<Recipient> = self.recipients.iter().map(recipient).collect();
+        let mut attempted = match (via, connection) {
+            (Via::Remote, Some(connection)) => connection.send(&outgoing, &recipients).await,
+            (Via::Local, _) => {
+                let mut attempted = Vec::with_capacity(recipients.len());
+                for recipient in &recipients {
+                    attempted.push(parts.local.deliver(&outgoing, recipient).await);
+                }
+                attempted
+            }
+            _ => Vec::new(),
+        };
+        // Every recipient has a reply, whatever the other side of the seam says.
+        let none = Reply::own(451, "4.4.2", "the connection ended without a reply");
+        attempted.resize(recipients.len(), Attempted { reply: none, is_reported_further: false });
+        Ok((attempted, outgoing))
+    }
+
+    async fn prepare(&self) -> Result<Outgoing, PrepareError> {
+        let Some(claim) = self.recipients.first() else {
+            return Err(PrepareError::Later(restante_core::Error::internal("an attempt without recipients")));
+        };
+        self.shared.parts.preparing.prepare(&claim.recipient.message).await
+    }
+
+    /// What is noted for replies to all recipients, with the reports about them.
+    async fn outcomes(&self, attempted: Vec<Attempted>, outgoing: Option<&Outgoing>, is_local: bool) -> Vec<Outcome> {
+        let now = self.shared.parts.queue.now();
+        let mut fates = Vec::with_capacity(self.recipients.len());
+        for (claim, attempted) in self.recipients.iter().zip(attempted) {
+            let fate = self.fate(claim, attempted, now);
+            self.report(&fate, is_local).await;
+            fates.push(fate);
+        }
+        // Reports repeat the message, so it is prepared for them alone if need be; one that can't be is reported without it.
+        let prepared = match outgoing {
+            Some(_) => None,
+            None if fates.iter().any(|fate| fate.is_reported) => {
+                AssertUnwindSafe(self.prepare()).catch_unwind().await.ok().and_then(Result::ok)
+            }
+            None => None,
+        };
+        let original = outgoing.or(prepared.as_ref());
+        let mut outcomes = Vec::new();
+        let kinds = [NoticeKind::Delivered { is_local }, NoticeKind::Failed, NoticeKind::Delayed];
+        for kind in kinds {
+            let of_kind = |fate: &&Fate<'_>| reports::kind_of(fate.end, is_local) == kind;
+            let fates: Vec<&Fate<'_>> = fates.iter().filter(of_kind).collect();
+            if fates.is_empty() {
+                continue;
+            }
+            let notice = reports::notice(self.shared, kind, &fates, original, now).await;
+            outcomes.push(reports::outcome(&fates, notice, now));
+        }
+        outcomes
+    }
+
+    fn fate<'b>(&self, claim: &'b Claimed, attempted: Attempted, now: u64) -> Fate<'b> {
+        let recipient = &claim.recipient;
+        let (reply, notify) = (attempted.reply, recipient.recipient.notify);
+        let (result, fate) = if reply.is_success() {
+            let waited = now.saturating_sub(recipient.first_due);
+            self.shared.parts.metrics.queued_seconds.observe(waited as f64);
+            let is_reported = notify.on_success && !attempted.is_reported_further;
+            (AttemptResult::Delivered, Fate { claim, reply, end: End::Delivered, is_reported })
+        } else if reply.is_permanent() {
+            (AttemptResult::Failed, Fate { claim, reply, end: End::Failed, is_reported: notify.on_failure })
+        } else {
+            match schedule::next(&self.shared.config, recipient, &reply, now) {
+                Next::Retry { due, is_delay_due } => {
+                    let is_reported = is_delay_due && notify.on_delay;
+                    (AttemptResult::Postponed, Fate { claim, reply, end: End::Postponed { due }, is_reported })
+                }
+                Next::Expired(reply) => {
+                    let is_reported = notify.on_failure;
+                    (AttemptResult::Expired, Fate { claim, reply, end: End::Expired, is_reported })
+                }
+            }
+        };
+        self.shared.parts.metrics.count(result);
+        fate
+    }
+
+    /// Brings the submission of JMAP up to date.
+    async fn report(&self, fate: &Fate<'_>, is_local: bool) {
+        let source = &fate.claim.recipient.message.source;
+        let (SourceKind::Submission, Some(account)) = (source.kind, source.account) else { return };
+        let address = &fate.claim.recipient.recipient.address;
+        for tries in 1..=REPORT_TRIES_MAX {
+            let submissions = &self.shared.parts.submissions;
+            match submissions.report(account, source.record, address, &fate.reply, is_local).await {
+                Ok(()) => return,
+                Err(error) => warn!(%error, tries, "the delivery status of a submission can't be noted"),
+            }
+        }
+    }
+
+    fn all(&self, ending: impl Fn(&Claimed) -> Ending) -> Vec<Outcome> {
+        let endings = self.recipients.iter().map(|claim| (claim.lease, ending(claim)));
+        vec![Outcome { endings: endings.collect(), notice: None }]
+    }
+
+    fn all_returned(&self, seconds: u64) -> Vec<Outcome> {
+        count(self.shared, AttemptResult::Returned, self.recipients.len());
+        let due = self.shared.parts.queue.now().saturating_add(seconds);
+        self.all(|_| Ending::Returned { due })
+    }
+
+    fn all_canceled(&self) -> Vec<Outcome> {
+        count(self.shared, AttemptResult::Canceled, self.recipients.len());
+        self.all(|_| Ending::Dropped)
+    }
+
+    fn all_faulted(&self, why: &str) -> Vec<Outcome> {
+        warn!(why, "a queued message can't be sent");
+        count(self.shared, AttemptResult::Faulted, self.recipients.len());
+        let now = self.shared.parts.queue.now();
+        let faults_max = self.shared.config.faults_max.get();
+        self.all(|claim| {
+            let wait = FAULT_SECONDS.saturating_mul(u64::from(claim.recipient.faults) + 1);
+            Ending::Faulted { due: now.saturating_add(wait), why: why.to_owned(), faults_max }
+        })
+    }
+}
+
+fn recipient(claim: &Claimed) -> Recipient {
+    let recipient = &claim.recipient.recipient;
+    Recipient {
+        address: recipient.address.clone(),
+        notify: recipient.notify,
+        original: recipient.original.clone(),
+    }
+}

@@ -1,0 +1,340 @@
+//! The sender of the queue: reads what is due, and has workers try it domain by domain.
+
+mod attempt;
+mod board;
+mod health;
+mod reports;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use restante_blobs::Blobs;
+use restante_core::Error;
+use restante_mail::queue::{DueItem, QUEUE_ACCOUNTS, Queue, QueueAccount};
+use restante_records::{Cursor, Watch};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use crate::{DeliveryConfig, Local, Notices, Preparing, Remote, SenderMetrics, Submissions};
+use board::Board;
+pub use health::SenderHealth;
+use worker::Worker;
+
+/// How often the sender looks whether something has become due, beside announcements.
+const TICK: Duration = Duration::from_secs(1);
+/// Entries of the index of what is due that are read at once.
+const PAGE: usize = 1_024;
+/// Pages of one account that are read before the others get their turn.
+const PAGES_MAX: usize = 4;
+/// How far behind the last walk the next one begins: commits take some time, and clocks of servers differ.
+const SLACK_SECONDS: u64 = 10;
+/// How often it is read whether the queue is held.
+const GATE_EVERY: Duration = Duration::from_secs(5);
+/// The most domains that are filled up in one round.
+const REFILLS_MAX: usize = 64;
+/// How long attempts that are under way may take to end when the sender is stopped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a sender works with.
+#[derive(Clone)]
+pub struct SenderParts {
+    /// The queue.
+    pub queue: Queue,
+    /// Where reports are stored.
+    pub blobs: Arc<dyn Blobs>,
+    /// Other servers.
+    pub remote: Arc<dyn Remote>,
+    /// The accounts of this server.
+    pub local: Arc<dyn Local>,
+    /// Submissions of JMAP.
+    pub submissions: Arc<dyn Submissions>,
+    /// Makes what is transmitted.
+    pub preparing: Arc<dyn Preparing>,
+    /// Writes reports.
+    pub notices: Arc<dyn Notices>,
+    /// What is counted.
+    pub metrics: SenderMetrics,
+}
+
+/// Sends what is in the queue. Several may run on one store, in one process or in several.
+pub struct Sender {
+    shared: Arc<Shared>,
+}
+
+/// What the loop and its workers share.
+struct Shared {
+    parts: SenderParts,
+    config: DeliveryConfig,
+    board: Mutex<Board>,
+    health: SenderHealth,
+    /// A worker has ended, so that another may start.
+    freed: Notify,
+    stopping: watch::Sender<bool>,
+}
+
+/// What is known of an account of the queue.
+#[derive(Clone, Default)]
+struct Progress {
+    /// The low mark: what is due before it has been read.
+    low: u64,
+    /// Where a walk that was not finished goes on, and until which time it goes.
+    unfinished: Option<(Cursor, u64)>,
+    /// When the next recipient becomes due.
+    next_due: Option<u64>,
+    is_changed: bool,
+    /// Whether something was read for which there was no room.
+    has_missed: bool,
+}
+
+impl Sender {
+    /// A sender that does nothing until it is run.
+    pub fn new(parts: SenderParts, config: DeliveryConfig) -> Self {
+        let board = Mutex::new(Board::new(&config));
+        let health = SenderHealth::new(config.stuck_seconds.get());
+        let (stopping, _) = watch::channel(false);
+        Self { shared: Arc::new(Shared { parts, config, board, health, freed: Notify::new(), stopping }) }
+    }
+
+    /// Whether it gets on.
+    pub fn health(&self) -> SenderHealth {
+        self.shared.health.clone()
+    }
+
+    /// Sends until `stop`, then lets the attempts that are under way end for up to 30 s. What is cut off is tried again when its lease ends.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let shared = self.shared;
+        let mut changes = shared.parts.queue.changes();
+        let mut workers = JoinSet::new();
+        let mut round = Round::new(shared.clone());
+        let tending = health::tend(&shared);
+        let mut tending = std::pin::pin!(tending);
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            round.note(&mut changes);
+            if let Err(error) = round.run(&mut workers).await {
+                warn!(%error, "the queue can't be read: it is tried again");
+            }
+            tokio::select! {
+                () = &mut stop => break,
+                () = &mut tending => {}
+                () = shared.freed.notified() => {}
+                Some(ended) = workers.join_next() => warn_of_panic(ended),
+                next = changes.next() => round.announced(next),
+                () = sleep(TICK) => {}
+            }
+        }
+        let _ = shared.stopping.send(true);
+        let ended = async { while let Some(ended) = workers.join_next().await { warn_of_panic(ended) } };
+        if timeout(STOP_TIMEOUT, ended).await.is_err() {
+            info!("attempts to deliver mail were cut off: they are made again");
+        }
+        shared.health.stopped();
+    }
+}
+
+fn warn_of_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        warn!(%error, "a worker of the queue broke off");
+    }
+}
+
+/// What the loop of the sender knows.
+struct Round {
+    shared: Arc<Shared>,
+    accounts: Vec<Progress>,
+    last_tick: Option<Instant>,
+    last_gate: Option<Instant>,
+    is_held: bool,
+    /// The account that is read from the beginning next, whatever its low mark says.
+    sweep: usize,
+}
+
+impl Round {
+    fn new(shared: Arc<Shared>) -> Self {
+        let new = Progress { is_changed: true, ..Progress::default() };
+        let accounts = vec![new; usize::from(QUEUE_ACCOUNTS)];
+        Self { shared, accounts, last_tick: None, last_gate: None, is_held: true, sweep: 0 }
+    }
+
+    /// Takes note of an announcement.
+    fn announced(&mut self, next: Option<Result<restante_records::Announcement, restante_records::Lagged>>) {
+        match next {
+            Some(Ok(announcement)) => {
+                let account = QueueAccount::of_account(announcement.account);
+                self.changed(account);
+            }
+            Some(Err(_)) => self.accounts.iter_mut().for_each(|account| account.is_changed = true),
+            None => {}
+        }
+    }
+
+    /// Takes note of all announcements that wait.
+    fn note(&mut self, changes: &mut Watch) {
+        while let Some(Some(next)) = changes.next().now_or_never() {
+            self.announced(Some(next));
+        }
+    }
+
+    fn changed(&mut self, account: impl IntoIterator<Item = QueueAccount>) {
+        for account in account {
+            if let Some(progress) = self.accounts.get_mut(account.number()) {
+                progress.is_changed = true;
+            }
+        }
+    }
+
+    /// Reads what is due, and starts workers.
+    async fn run(&mut self, workers: &mut JoinSet<()>) -> Result<(), Error> {
+        let now = Instant::now();
+        self.shared.health.ticked(self.shared.parts.queue.now());
+        if self.is_held || self.last_gate.is_none_or(|last| now - last >= GATE_EVERY) {
+            self.last_gate = Some(now);
+            self.read_gate().await?;
+        }
+        if self.is_held {
+            return Ok(());
+        }
+        if self.last_tick.is_none_or(|last| now - last >= TICK) {
+            self.last_tick = Some(now);
+            self.tick(now);
+        }
+        let time = self.shared.parts.queue.now();
+        for account in QueueAccount::all() {
+            let Some(progress) = self.accounts.get(account.number()) else { continue };
+            let has_due = progress.next_due.is_some_and(|due| due <= time);
+            if progress.is_changed || has_due || progress.unfinished.is_some() {
+                self.walk(account, time).await?;
+            }
+        }
+        self.refill(time).await?;
+        self.start(workers);
+        Ok(())
+    }
+
+    async fn read_gate(&mut self) -> Result<(), Error> {
+        let held = self.shared.parts.queue.gate().await?;
+        self.shared.parts.metrics.is_held.set(held.is_some().into());
+        let is_held = held.is_some();
+        if let Some(held) = held.filter(|_| !self.is_held) {
+            info!(why = held.why, "the queue is held: nothing is sent");
+        }
+        if self.is_held && !is_held {
+            self.accounts.iter_mut().for_each(|account| account.is_changed = true);
+        }
+        self.is_held = is_held;
+        self.shared.health.set_held(is_held);
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let again: BTreeSet<QueueAccount> = {
+            let mut board = self.shared.board.lock();
+            board.review(now);
+            let size = board.size();
+            let metrics = &self.shared.parts.metrics;
+            metrics.domains.set(gauge(size.domains));
+            metrics.connections_now.set(gauge(size.workers));
+            metrics.slow_connections_now.set(gauge(size.slow_workers));
+            board.take_again()
+        };
+        for account in again {
+            self.read_anew(account.number());
+        }
+        for number in 0..self.accounts.len() {
+            if self.accounts.get(number).is_some_and(|progress| progress.has_missed) {
+                self.read_anew(number);
+            }
+        }
+        // Whatever was missed, as when a clock has jumped, is found within about a minute.
+        self.read_anew(self.sweep);
+        self.sweep = (self.sweep + 1) % self.accounts.len();
+    }
+
+    fn read_anew(&mut self, number: usize) {
+        if let Some(progress) = self.accounts.get_mut(number).filter(|progress| progress.unfinished.is_none()) {
+            progress.low = 0;
+            progress.is_changed = true;
+        }
+    }
+
+    /// Reads some pages of what has become due in an account.
+    async fn walk(&mut self, account: QueueAccount, time: u64) -> Result<(), Error> {
+        let queue = self.shared.parts.queue.clone();
+        let Some(progress) = self.accounts.get_mut(account.number()) else { return Ok(()) };
+        let (mut after, until) = match progress.unfinished.take() {
+            Some((cursor, until)) => (Some(cursor), until),
+            None => {
+                progress.is_changed = false;
+                progress.has_missed = false;
+                (None, time)
+            }
+        };
+        for _ in 0..PAGES_MAX {
+            let page = match queue.due(account, (progress.low, until), after, PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    progress.is_changed = true;
+                    return Err(error);
+                }
+            };
+            let now = Instant::now();
+            let mut board = self.shared.board.lock();
+            for item in page.items {
+                progress.has_missed |= !board.offer(item, now);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        match after {
+            Some(cursor) => progress.unfinished = Some((cursor, until)),
+            None => {
+                progress.low = until.saturating_sub(SLACK_SECONDS);
+                progress.next_due = queue.next_due(account, Some(until)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills up domains that had more than there was room for.
+    async fn refill(&mut self, time: u64) -> Result<(), Error> {
+        let refills = self.shared.board.lock().refills(REFILLS_MAX);
+        for (domain, account) in refills {
+            let found = self.shared.parts.queue.due_of(account, &domain, time, PAGE).await;
+            let ids = match found {
+                Ok(ids) => ids,
+                Err(error) => {
+                    self.changed([account]);
+                    return Err(error);
+                }
+            };
+            let now = Instant::now();
+            let mut board = self.shared.board.lock();
+            for id in ids {
+                let _ = board.offer(DueItem { id, domain: domain.to_string() }, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, workers: &mut JoinSet<()>) {
+        loop {
+            let Some(start) = self.shared.board.lock().start(Instant::now()) else { return };
+            let worker = Worker::new(self.shared.clone(), start);
+            workers.spawn(worker.run());
+        }
+    }
+}
+
+fn gauge(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,145 @@
+//! Reports about recipients (RFC 3464): to whom, and in which commit.
+
+use bytes::Bytes;
+use restante_core::Error;
+use restante_mail::queue::{
+    Ending, NewMessage, NewRecipient, Notify, Outcome, QueuedMessage, Source, SourceKind,
+};
+use ring::digest::{Context, SHA256};
+use tracing::warn;
+
+use super::{
+    Shared,
+    attempt::{End, Fate},
+};
+use crate::{NoticeAbout, NoticeKind, NoticeRecipient, Outgoing, metrics::NOTICE_KINDS, schedule};
+
+/// When an outcome whose report can't be stored is found out again, in seconds.
+const AGAIN_SECONDS: u64 = 60;
+
+/// What kind of report an ending belongs to.
+pub(super) fn kind_of(end: End, is_local: bool) -> NoticeKind {
+    match end {
+        End::Delivered => NoticeKind::Delivered { is_local },
+        End::Failed | End::Expired => NoticeKind::Failed,
+        End::Postponed { .. } => NoticeKind::Delayed,
+    }
+}
+
+/// The report about those of some recipients of one message that are to be reported, stored and ready to be queued; `None` for none.
+///
+/// # Errors
+/// Those of storing it.
+pub(super) async fn notice(
+    shared: &Shared,
+    kind: NoticeKind,
+    fates: &[&Fate<'_>],
+    original: Option<&Outgoing>,
+    now: u64,
+) -> Result<Option<NewMessage>, Error> {
+    let reported: Vec<&Fate<'_>> = fates.iter().filter(|fate| fate.is_reported).copied().collect();
+    let Some(first) = reported.first() else { return Ok(None) };
+    let message = &first.claim.recipient.message;
+    // RFC 5321 §6.1: no report about a message without a sender, which may be a report itself.
+    if message.sender.is_empty() {
+        return Ok(None);
+    }
+    let recipients = reported.iter().map(|fate| about(shared, kind, fate, now)).collect();
+    let about = NoticeAbout {
+        kind,
+        sender: message.sender.clone(),
+        envelope_id: message.envelope_id.clone(),
+        returned: message.returned,
+        arrived: message.queued,
+        now,
+        original: original.map_or_else(Bytes::new, |original| original.bytes.clone()),
+        transmission: original.map_or(message.transmission, |original| original.transmission),
+        recipients,
+    };
+    let (bytes, transmission) = shared.parts.notices.compose(&about);
+    let size = bytes.len() as u64;
+    let put = shared.parts.blobs.put(&mut Bytes::from(bytes)).await?;
+    let label = match kind {
+        NoticeKind::Failed => NOTICE_KINDS[0],
+        NoticeKind::Delayed => NOTICE_KINDS[1],
+        NoticeKind::Delivered { .. } => NOTICE_KINDS[2],
+    };
+    shared.parts.metrics.count_notice(label);
+    let notify = Notify { on_success: false, on_failure: false, on_delay: false };
+    Ok(Some(NewMessage {
+        source: Source {
+            kind: SourceKind::Report,
+            account: message.source.account,
+            record: message.source.record,
+            key: key(label, message, &reported),
+        },
+        blob: put.id,
+        size,
+        sender: String::new(),
+        envelope_id: None,
+        returned: None,
+        transmission,
+        due: now,
+        recipients: vec![NewRecipient { address: message.sender.clone(), notify, original: None }],
+    }))
+}
+
+fn about(shared: &Shared, kind: NoticeKind, fate: &Fate<'_>, now: u64) -> NoticeRecipient {
+    let recipient = &fate.claim.recipient;
+    let until = schedule::expires(&shared.config, recipient);
+    NoticeRecipient {
+        address: recipient.recipient.address.clone(),
+        original: recipient.recipient.original.clone(),
+        reply: fate.reply.clone(),
+        attempts: recipient.attempts,
+        last_attempt: now,
+        will_retry_until: (kind == NoticeKind::Delayed).then_some(until),
+    }
+}
+
+/// Names a report: by the message, the kind, and the recipients.
+fn key(label: &str, message: &QueuedMessage, fates: &[&Fate<'_>]) -> [u8; 32] {
+    let mut hash = Context::new(&SHA256);
+    hash.update(b"report\0");
+    hash.update(label.as_bytes());
+    hash.update(&message.source.key);
+    for fate in fates {
+        let id = fate.claim.recipient.id;
+        hash.update(&id.account.0.to_be_bytes());
+        hash.update(&id.record.0.to_be_bytes());
+    }
+    let digest = hash.finish();
+    let mut key = [0; 32];
+    for (to, from) in key.iter_mut().zip(digest.as_ref()) {
+        *to = *from;
+    }
+    key
+}
+
+/// What is noted of recipients with one fate. When their report could not be stored, a failure is found out again later, so that its
+/// sender hears of it; a delivery is noted without its report, so that the mail is not sent twice.
+pub(super) fn outcome(fates: &[&Fate<'_>], notice: Result<Option<NewMessage>, Error>, now: u64) -> Outcome {
+    let (notice, is_stored) = match notice {
+        Ok(notice) => (notice, true),
+        Err(error) => {
+            warn!(%error, "a report about outgoing mail can't be stored");
+            (None, false)
+        }
+    };
+    let endings = fates.iter().map(|fate| {
+        let ending = match fate.end {
+            End::Delivered => Ending::Delivered,
+            End::Failed | End::Expired if fate.is_reported && !is_stored => {
+                Ending::Returned { due: now.saturating_add(AGAIN_SECONDS) }
+            }
+            End::Failed | End::Expired => Ending::Dropped,
+            End::Postponed { due } => Ending::Postponed {
+                due,
+                reply: fate.reply.clone(),
+                is_delay_reported: fate.claim.recipient.is_delay_reported || (fate.is_reported && is_stored),
+            },
+        };
+        (fate.claim.lease, ending)
+    });
+    Outcome { endings: endings.collect(), notice }
+}
