@@ -2,6 +2,7 @@
 
 pub mod auto_reply;
 pub mod dkim;
+pub mod domain_records;
 mod notices;
 pub mod prepare;
 mod seams;

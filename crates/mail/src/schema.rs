@@ -15,12 +15,8 @@ pub mod dkim;
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 4] = [
-    (Kind(7), "submission"),
-    (Kind(8), "vacation"),
-    (Kind(12), "sieve"),
-    (Kind(13), "queued"),
-];
+pub const RESERVED: [(Kind, &str); 4] =
+    [(Kind(7), "submission"), (Kind(8), "vacation"), (Kind(12), "sieve"), (Kind(13), "queued")];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
 pub fn kinds() -> Vec<KindSchema> {

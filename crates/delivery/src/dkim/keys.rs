@@ -214,7 +214,9 @@ impl DkimKeys {
         }
         let mut created = Vec::new();
         for pair in &pairs {
-            let info = self.change(&domain, |keys, now| self.add(keys, &domain, pair, selector.as_deref(), now)).await?;
+            let info = self
+                .change(&domain, |keys, now| self.add(keys, &domain, pair, selector.as_deref(), now))
+                .await?;
             let note = format!("created DKIM key {} of {domain}", info.selector);
             self.directory.note_of_domain(actor, &domain, note).await?;
             created.push(info);
@@ -232,13 +234,16 @@ impl DkimKeys {
         now: Timestamp,
     ) -> Result<(Vec<Change>, KeyInfo), Error> {
         if keys.len() >= KEYS_PER_DOMAIN_MAX {
-            let text = format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
+            let text =
+                format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
             return Err(Error::full(text));
         }
         let is_used = |selector: &str| keys.iter().any(|key| key.body.info.selector == selector);
         let selector = match selector {
             Some(selector) if is_used(selector) => {
-                return Err(Error::conflict(format!("the domain {domain} has a DKIM key {selector} already")));
+                return Err(Error::conflict(format!(
+                    "the domain {domain} has a DKIM key {selector} already"
+                )));
             }
             Some(selector) => selector.to_owned(),
             None => free_selector(pair.algorithm(), now, is_used),
@@ -254,7 +259,8 @@ impl DkimKeys {
             public_key: base64_simd::STANDARD.encode_to_string(pair.public()?),
         };
         let sealed = self.key_file.seal(&seal_name(&info), &pair.private()?)?;
-        let body = KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
+        let body =
+            KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
         let properties = Properties::default().with(dkim::DOMAIN, hash_of_domain(domain));
         Ok((vec![Change::Create { kind: dkim::KIND, body: encode(&body)?, properties }], info))
     }
@@ -347,8 +353,9 @@ fn activate(
     let mut changes = Vec::new();
     for other in keys {
         let (info, own) = (&other.body.info, &key.body.info);
-        let is_replaced =
-            info.state == KeyState::Active && info.algorithm == own.algorithm && info.selector != own.selector;
+        let is_replaced = info.state == KeyState::Active
+            && info.algorithm == own.algorithm
+            && info.selector != own.selector;
         if is_replaced {
             changes.push(other.into_state(KeyState::Retired, now)?);
         }
@@ -387,7 +394,10 @@ fn find<'k>(keys: &'k [StoredKey], domain: &Domain, selector: &str) -> Result<&'
     let found = keys.iter().find(|key| key.body.info.selector == selector);
     found.ok_or_else(|| {
         let list = format!("restante domain dkim list {domain}");
-        Error::not_found(format!("the domain {domain} has no DKIM key '{}': `{list}` names them", selector.escape_debug()))
+        Error::not_found(format!(
+            "the domain {domain} has no DKIM key '{}': `{list}` names them",
+            selector.escape_debug()
+        ))
     })
 }
 

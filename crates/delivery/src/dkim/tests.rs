@@ -373,10 +373,8 @@ async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
 #[test]
 fn dk6_the_vectors_of_rfc_8463_verify_and_ed25519_signs_them_the_same() {
     let header = Header::parse(SIGNED.as_bytes());
-    let values: Vec<String> = header
-        .all("DKIM-Signature")
-        .map(|field| String::from_utf8(field.value.to_vec()).unwrap())
-        .collect();
+    let values: Vec<String> =
+        header.all("DKIM-Signature").map(|field| String::from_utf8(field.value.to_vec()).unwrap()).collect();
     let secret = Ed25519KeyPair::from_seed_unchecked(&decode(ED25519_SECRET)).unwrap();
     verify(&values[0], SIGNED, secret.public_key().as_ref(), &ED25519).unwrap();
     let rsa = &RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY;
