@@ -1,6 +1,9 @@
 //! The keys of domains, and what operators do with them.
 
-use std::sync::Arc;
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use restante_core::{Clock, Error, ErrorKind, Timestamp};
 use restante_directory::{Actor, Directory, Domain, KeyFile, account_of_domain, hash_of_domain};
@@ -136,17 +139,34 @@ pub struct DkimKeys {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     directory: Directory,
-    key_file: Arc<KeyFile>,
+    key_file: Arc<SealingKey>,
+}
+
+/// The key file, which is opened, or made, when a private key is sealed or opened for the first time: a server without DKIM has none.
+struct SealingKey {
+    path: PathBuf,
+    opened: OnceLock<KeyFile>,
+}
+
+impl SealingKey {
+    fn open(&self) -> Result<&KeyFile, Error> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let opened = KeyFile::open_or_create(&self.path)?;
+        Ok(self.opened.get_or_init(|| opened))
+    }
 }
 
 impl DkimKeys {
-    /// The keys in these records, whose private parts are sealed by a key file.
+    /// The keys in these records, whose private parts are sealed by the key in a file. All servers on the same records need the same file.
     pub fn new(
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
         directory: Directory,
-        key_file: Arc<KeyFile>,
+        key_file: PathBuf,
     ) -> Self {
+        let key_file = Arc::new(SealingKey { path: key_file, opened: OnceLock::new() });
         Self { records, clock, directory, key_file }
     }
 
@@ -258,7 +278,7 @@ impl DkimKeys {
             changed: seconds,
             public_key: base64_simd::STANDARD.encode_to_string(pair.public()?),
         };
-        let sealed = self.key_file.seal(&seal_name(&info), &pair.private()?)?;
+        let sealed = self.key_file.open()?.seal(&seal_name(&info), &pair.private()?)?;
         let body =
             KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
         let properties = Properties::default().with(dkim::DOMAIN, hash_of_domain(domain));
@@ -311,7 +331,7 @@ impl DkimKeys {
             let info = &key.body.info;
             let sealed = base64_simd::STANDARD.decode_to_vec(&key.body.private_key);
             let sealed = sealed.map_err(|_| damaged(account_of_domain(domain), key.id))?;
-            let private = self.key_file.open(&seal_name(info), &sealed)?;
+            let private = self.key_file.open()?.open(&seal_name(info), &sealed)?;
             let pair = Pair::read(info.algorithm, &private)?;
             signing.push(SigningKey { selector: info.selector.clone(), pair });
         }
