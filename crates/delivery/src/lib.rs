@@ -2,4 +2,7 @@
 
 mod seams;
 
-pub use seams::{Attempted, Connection, Local, Outgoing, Recipient, Remote, Signer, Submissions};
+pub use seams::{
+    Attempted, Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, Outgoing, PrepareError,
+    Preparing, Recipient, Remote, Signer, Submissions,
+};

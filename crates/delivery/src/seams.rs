@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use restante_core::Error;
-use restante_mail::queue::{Notify, Reply, Return, SourceKind, Transmission};
+use restante_mail::queue::{Notify, QueuedMessage, Reply, Return, SourceKind, Transmission};
 use restante_records::{AccountId, RecordId};
 
 /// A message as it is transmitted to a server or placed in an account.
@@ -118,4 +118,85 @@ pub trait Signer: Send + Sync + 'static {
     /// # Errors
     /// When keys can't be read now; the attempt is made later.
     async fn sign(&self, message: &Outgoing) -> Result<Vec<u8>, Error>;
+}
+
+/// Why a message can't be transmitted as it is.
+#[derive(Debug)]
+pub enum PrepareError {
+    /// Its bytes can't be read now: the attempt is made later, and does not count.
+    Later(Error),
+    /// It can never be transmitted, with the reply that its sender gets: `5.6.0` for a message that has no form in which it could leave.
+    Never(Reply),
+    /// It can't be read though the store works, as when its blob is gone: tried some times, then held for the operator.
+    Broken(Error),
+}
+
+/// Makes what is transmitted out of what is stored.
+#[async_trait]
+pub trait Preparing: Send + Sync + 'static {
+    /// The message as it is transmitted: without `Bcc` when it was submitted by JMAP, with the line ends of SMTP.
+    ///
+    /// # Errors
+    /// See [`PrepareError`].
+    async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError>;
+}
+
+/// What a report says of recipients (RFC 3464 §2.3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// Delivery has ended without success.
+    Failed,
+    /// Delivery has not succeeded yet, and is tried further.
+    Delayed,
+    /// The message was delivered, and no other server reports that: `delivered` for an account of this server, else `relayed`.
+    Delivered {
+        /// Whether it was placed in an account of this server.
+        is_local: bool,
+    },
+}
+
+/// A recipient that a report is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoticeRecipient {
+    /// The address.
+    pub address: String,
+    /// `ORCPT` as it was given.
+    pub original: Option<String>,
+    /// The last reply.
+    pub reply: Reply,
+    /// The attempts so far.
+    pub attempts: u32,
+    /// When the last one was made, in seconds since 1970.
+    pub last_attempt: u64,
+    /// Until when delivery is tried, in seconds since 1970; of delayed ones.
+    pub will_retry_until: Option<u64>,
+}
+
+/// What a report is about: recipients of one message with one fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoticeAbout {
+    /// The fate.
+    pub kind: NoticeKind,
+    /// The envelope sender, who gets the report; never empty.
+    pub sender: String,
+    /// `ENVID`.
+    pub envelope_id: Option<String>,
+    /// `RET`.
+    pub returned: Option<Return>,
+    /// When the message was queued, in seconds since 1970.
+    pub arrived: u64,
+    /// When the report is made, in seconds since 1970.
+    pub now: u64,
+    /// The message as it was to be transmitted; empty when it can't be read.
+    pub original: Bytes,
+    /// How its bytes may be transmitted.
+    pub transmission: Transmission,
+    /// Its recipients, one at least.
+    pub recipients: Vec<NoticeRecipient>,
+}
+
+/// Writes reports (RFC 3464).
+pub trait Notices: Send + Sync + 'static {
+    /// The bytes of a report as a message, lines ended by CRLF, and how they may be transmitted. The same report is the same bytes.
+    fn compose(&self, about: &NoticeAbout) -> (Vec<u8>, Transmission);
 }
