@@ -9,15 +9,16 @@
 
 use restante_records::{Kind, KindSchema};
 
+pub mod dkim;
+
 /// The first kind that does not belong to mail.
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 4] = [
+pub const RESERVED: [(Kind, &str); 3] = [
     (Kind(7), "submission"),
     (Kind(8), "vacation"),
     (Kind(12), "sieve"),
-    (Kind(14), "dkim"),
 ];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
@@ -32,6 +33,7 @@ pub fn kinds() -> Vec<KindSchema> {
         push::schema(),
         upload::schema(),
         vault::schema(),
+        dkim::schema(),
         sent::schema(),
         queued::schema(),
         outgoing::schema(),
