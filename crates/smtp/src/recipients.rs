@@ -42,7 +42,7 @@ pub struct Target {
 pub(crate) struct Destination {
     /// Its accounts.
     pub(crate) targets: Vec<Target>,
-    /// Its addresses of other servers.
+    /// Addresses of other servers.
     pub(crate) outside: Option<Outside>,
 }
 
@@ -73,16 +73,17 @@ pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Re
     resolve(server, &address).await
 }
 
-/// Where a recipient of a submitted message leads; `None` for an address of another server.
-pub(crate) async fn submitted_to(
-    server: &Server,
-    mailbox: Mailbox<'_>,
-) -> Result<Option<Destination>, Refusal> {
-    // A domain that is none can't be sent to.
+/// The address of a recipient of a submitted message, as it is queued: one of another server, or one that leads somewhere here.
+pub(crate) async fn submitted_to(server: &Server, path: ForwardPath<'_>) -> Result<String, Refusal> {
+    let mailbox = match path {
+        ForwardPath::Mailbox(mailbox) => mailbox,
+        ForwardPath::Postmaster => return Ok(postmaster_address(server).await?.to_string()),
+    };
+    // Nothing is sent to what can't be a domain, and not to address literals.
     let address = address_of(mailbox).map_err(|_| Refusal::BadAddress)?;
     match resolve(server, &address).await {
-        Err(Refusal::Relay) => Ok(None),
-        resolved => resolved.map(Some),
+        Ok(_) | Err(Refusal::Relay) => Ok(format!("{}@{}", mailbox.local, address.domain())),
+        Err(refusal) => Err(refusal),
     }
 }
 
@@ -137,12 +138,16 @@ fn active(
     Ok(Destination { targets: active, outside })
 }
 
+async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
+    resolve(server, &postmaster_address(server).await?).await
+}
+
 /// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there. It is the address of the settings, or `postmaster` at the host name or at its
 /// parent domain.
-async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
+async fn postmaster_address(server: &Server) -> Result<EmailAddress, Refusal> {
     let config = &server.config;
     if let Some(address) = &config.postmaster {
-        return resolve(server, address).await;
+        return Ok(address.clone());
     }
     let parent = config.hostname.split_once('.').map(|(_, parent)| parent);
     for domain in std::iter::once(config.hostname.as_str()).chain(parent) {
@@ -150,7 +155,8 @@ async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
         match address {
             Ok(address) => match resolve(server, &address).await {
                 Err(Refusal::Unknown | Refusal::Relay) => {}
-                resolved => return resolved,
+                Ok(_) => return Ok(address),
+                Err(refusal) => return Err(refusal),
             },
             Err(_) => debug!(domain, "the host name is no domain"),
         }

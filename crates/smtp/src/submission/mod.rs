@@ -5,7 +5,8 @@ pub(crate) mod message;
 
 use std::sync::Arc;
 
-use restante_directory::Directory;
+use restante_core::Error;
+use restante_directory::{Directory, random_secret};
 use restante_mail::sending::SendingLimits;
 
 pub use self::config::SubmissionConfig;
@@ -32,4 +33,29 @@ pub(crate) struct Submission {
     pub(crate) limits: SendingLimits,
     /// Makes the keys of messages differ from those of other servers and earlier runs.
     pub(crate) secret: String,
+}
+
+impl Submission {
+    /// # Errors
+    /// `Invalid` when the settings can't work; `Internal` when the system has no random numbers.
+    pub(crate) fn new(parts: SubmissionParts, has_tls: bool) -> Result<Self, Error> {
+        let SubmissionParts { config, directory, outbox, limits } = parts;
+        let wrong = |setting: &str, advice: &str| {
+            Err(Error::invalid(format!("the setting submission.{setting} can't be used: {advice}")))
+        };
+        if let Some((setting, advice)) = config.problem() {
+            return wrong(setting, &advice);
+        }
+        if !config.listen_tls.is_empty() && !has_tls {
+            return wrong("listen_tls", "name a certificate in the settings of TLS");
+        }
+        // Nobody could log in.
+        if !config.listen.is_empty() && !has_tls && !config.allow_plaintext_loopback {
+            return wrong(
+                "listen",
+                "name a certificate in the settings of TLS, or set allow_plaintext_loopback for trials",
+            );
+        }
+        Ok(Self { config, directory, outbox, limits, secret: random_secret()? })
+    }
 }
