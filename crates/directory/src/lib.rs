@@ -30,6 +30,7 @@ mod resolve;
 mod schema;
 mod scram;
 mod sealed;
+mod senders;
 mod store;
 mod tokens;
 mod url_tokens;
