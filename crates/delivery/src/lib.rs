@@ -3,6 +3,7 @@
 pub mod auto_reply;
 mod config;
 pub mod dkim;
+pub mod domain_records;
 mod metrics;
 mod notices;
 pub mod prepare;

@@ -77,7 +77,8 @@ impl Srs {
             let (domain, local) = rest.split_once('=')?;
             let age = (self.today() - day_of(day)?).rem_euclid(DAYS);
             let is_fresh = age <= AGE_DAYS_MAX || age == DAYS - 1; // another server's clock may be ahead
-            return (is_fresh && !domain.is_empty() && !local.is_empty()).then(|| format!("{local}@{domain}"));
+            return (is_fresh && !domain.is_empty() && !local.is_empty())
+                .then(|| format!("{local}@{domain}"));
         }
         let (hash, rest) = prefixed(local_part, "SRS1")?.get(1..)?.split_once('=')?;
         if !self.is_hash(hash, "1", rest) {
@@ -151,11 +152,16 @@ mod tests {
     fn srs1_senders_of_forwards_are_rewritten_and_lead_back_for_a_bounded_time() {
         let (ours, clock) = srs("secret");
         let rewritten = ours.rewrite("bob@example.net", "example.org");
-        assert!(rewritten.starts_with("SRS0=") && rewritten.ends_with("=example.net=bob@example.org"), "{rewritten}");
+        assert!(
+            rewritten.starts_with("SRS0=") && rewritten.ends_with("=example.net=bob@example.org"),
+            "{rewritten}"
+        );
         assert_eq!(restored(&ours, &rewritten).unwrap(), "bob@example.net");
         assert_eq!(restored(&ours, &rewritten.to_lowercase()).unwrap(), "bob@example.net");
         assert_eq!(restored(&ours, &rewritten.to_uppercase()).unwrap(), "BOB@EXAMPLE.NET");
-        for (days, leads_back) in [(-1, true), (-2, false), (21, true), (22, false), (500, false), (1_022, false)] {
+        for (days, leads_back) in
+            [(-1, true), (-2, false), (21, true), (22, false), (500, false), (1_022, false)]
+        {
             clock.set(Timestamp(NOW + days * DAY));
             assert_eq!(restored(&ours, &rewritten).is_some(), leads_back, "{days}");
         }

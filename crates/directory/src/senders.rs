@@ -4,7 +4,7 @@ use restante_core::ErrorKind;
 use restante_records::AccountId;
 
 use crate::{
-    Directory, EmailAddress, Error, Resolution, Target,
+    Access, Directory, EmailAddress, Error, Login, Resolution, Target,
     entry::{AddressEntry, target_hash},
     schema::{ADDRESS, ADDRESS_BY_TARGET},
 };
@@ -55,5 +55,20 @@ impl Directory {
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
             Err(error) => Err(error),
         }
+    }
+    /// Whether a log-in may send with an address: its account may, or an account that it may change.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn login_may_send_as(&self, login: &Login, address: &EmailAddress) -> Result<bool, Error> {
+        if *address == login.address || self.may_send_as(login.account, address).await? {
+            return Ok(true);
+        }
+        for grant in login.grants.iter().filter(|grant| grant.access >= Access::Write) {
+            if self.may_send_as(grant.owner, address).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

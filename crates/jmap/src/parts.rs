@@ -29,4 +29,6 @@ pub struct JmapParts {
     pub public_url: Option<String>,
     /// Whether the listener speaks HTTPS.
     pub is_tls: bool,
+    /// The MTA-STS policy of the domains of this server; `None` to serve none.
+    pub mta_sts_policy: Option<String>,
 }

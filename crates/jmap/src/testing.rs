@@ -304,6 +304,9 @@ impl TestServer {
     }
 }
 
+/// The policy that it serves.
+pub(crate) const MTA_STS_POLICY: &str = "version: STSv1\r\nmode: testing\r\n";
+
 fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
     JmapParts {
         mail: mail.clone(),
@@ -315,6 +318,7 @@ fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
         connections: OpenConnections::default(),
         public_url: None,
         is_tls: false,
+        mta_sts_policy: Some(MTA_STS_POLICY.to_owned()),
     }
 }
 

@@ -10,6 +10,8 @@ use axum::http::Uri;
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
+use crate::MtaStsConfig;
+
 /// The settings of the public listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +33,8 @@ pub struct PublicConfig {
     pub header_timeout_ms: NonZero<u64>,
     /// How long a client may take for each 64 KiB of an answer.
     pub stall_timeout_ms: NonZero<u64>,
+    /// The policy by which other servers use TLS for mail to domains of this one.
+    pub mta_sts: MtaStsConfig,
 }
 
 impl Default for PublicConfig {
@@ -44,6 +48,7 @@ impl Default for PublicConfig {
             connections_per_address_max: nonzero!(256),
             header_timeout_ms: nonzero!(10_000),
             stall_timeout_ms: nonzero!(30_000),
+            mta_sts: MtaStsConfig::default(),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The keys of domains, and what operators do with them.
 
-use std::sync::Arc;
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use restante_core::{Clock, Error, ErrorKind, Timestamp};
 use restante_directory::{Actor, Directory, Domain, KeyFile, account_of_domain, hash_of_domain};
@@ -136,17 +139,34 @@ pub struct DkimKeys {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     directory: Directory,
-    key_file: Arc<KeyFile>,
+    key_file: Arc<SealingKey>,
+}
+
+/// The key file, which is opened, or made, when a private key is sealed or opened for the first time: a server without DKIM has none.
+struct SealingKey {
+    path: PathBuf,
+    opened: OnceLock<KeyFile>,
+}
+
+impl SealingKey {
+    fn open(&self) -> Result<&KeyFile, Error> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let opened = KeyFile::open_or_create(&self.path)?;
+        Ok(self.opened.get_or_init(|| opened))
+    }
 }
 
 impl DkimKeys {
-    /// The keys in these records, whose private parts are sealed by a key file.
+    /// The keys in these records, whose private parts are sealed by the key in a file. All servers on the same records need the same file.
     pub fn new(
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
         directory: Directory,
-        key_file: Arc<KeyFile>,
+        key_file: PathBuf,
     ) -> Self {
+        let key_file = Arc::new(SealingKey { path: key_file, opened: OnceLock::new() });
         Self { records, clock, directory, key_file }
     }
 
@@ -214,7 +234,9 @@ impl DkimKeys {
         }
         let mut created = Vec::new();
         for pair in &pairs {
-            let info = self.change(&domain, |keys, now| self.add(keys, &domain, pair, selector.as_deref(), now)).await?;
+            let info = self
+                .change(&domain, |keys, now| self.add(keys, &domain, pair, selector.as_deref(), now))
+                .await?;
             let note = format!("created DKIM key {} of {domain}", info.selector);
             self.directory.note_of_domain(actor, &domain, note).await?;
             created.push(info);
@@ -232,13 +254,16 @@ impl DkimKeys {
         now: Timestamp,
     ) -> Result<(Vec<Change>, KeyInfo), Error> {
         if keys.len() >= KEYS_PER_DOMAIN_MAX {
-            let text = format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
+            let text =
+                format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
             return Err(Error::full(text));
         }
         let is_used = |selector: &str| keys.iter().any(|key| key.body.info.selector == selector);
         let selector = match selector {
             Some(selector) if is_used(selector) => {
-                return Err(Error::conflict(format!("the domain {domain} has a DKIM key {selector} already")));
+                return Err(Error::conflict(format!(
+                    "the domain {domain} has a DKIM key {selector} already"
+                )));
             }
             Some(selector) => selector.to_owned(),
             None => free_selector(pair.algorithm(), now, is_used),
@@ -253,8 +278,9 @@ impl DkimKeys {
             changed: seconds,
             public_key: base64_simd::STANDARD.encode_to_string(pair.public()?),
         };
-        let sealed = self.key_file.seal(&seal_name(&info), &pair.private()?)?;
-        let body = KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
+        let sealed = self.key_file.open()?.seal(&seal_name(&info), &pair.private()?)?;
+        let body =
+            KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
         let properties = Properties::default().with(dkim::DOMAIN, hash_of_domain(domain));
         Ok((vec![Change::Create { kind: dkim::KIND, body: encode(&body)?, properties }], info))
     }
@@ -305,7 +331,7 @@ impl DkimKeys {
             let info = &key.body.info;
             let sealed = base64_simd::STANDARD.decode_to_vec(&key.body.private_key);
             let sealed = sealed.map_err(|_| damaged(account_of_domain(domain), key.id))?;
-            let private = self.key_file.open(&seal_name(info), &sealed)?;
+            let private = self.key_file.open()?.open(&seal_name(info), &sealed)?;
             let pair = Pair::read(info.algorithm, &private)?;
             signing.push(SigningKey { selector: info.selector.clone(), pair });
         }
@@ -347,8 +373,9 @@ fn activate(
     let mut changes = Vec::new();
     for other in keys {
         let (info, own) = (&other.body.info, &key.body.info);
-        let is_replaced =
-            info.state == KeyState::Active && info.algorithm == own.algorithm && info.selector != own.selector;
+        let is_replaced = info.state == KeyState::Active
+            && info.algorithm == own.algorithm
+            && info.selector != own.selector;
         if is_replaced {
             changes.push(other.into_state(KeyState::Retired, now)?);
         }
@@ -387,7 +414,10 @@ fn find<'k>(keys: &'k [StoredKey], domain: &Domain, selector: &str) -> Result<&'
     let found = keys.iter().find(|key| key.body.info.selector == selector);
     found.ok_or_else(|| {
         let list = format!("restante domain dkim list {domain}");
-        Error::not_found(format!("the domain {domain} has no DKIM key '{}': `{list}` names them", selector.escape_debug()))
+        Error::not_found(format!(
+            "the domain {domain} has no DKIM key '{}': `{list}` names them",
+            selector.escape_debug()
+        ))
     })
 }
 

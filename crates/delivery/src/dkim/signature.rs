@@ -109,7 +109,10 @@ fn unsigned_value(key: &SigningKey, domain: &str, names: &[&str], body_hash: &[u
     let (algorithm, selector) = (key.pair.algorithm().name(), &key.selector);
     let hash = base64_simd::STANDARD.encode_to_string(body_hash);
     // Writing to a string does not fail.
-    let _ = write!(value, " v=1; a={algorithm}; c=relaxed/relaxed; t={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t");
+    let _ = write!(
+        value,
+        " v=1; a={algorithm}; c=relaxed/relaxed; t={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t"
+    );
     let mut line_bytes = 1;
     for (at, name) in names.iter().enumerate() {
         let before = if at == 0 { "h=" } else { ":" };

@@ -10,7 +10,7 @@ use aws_lc_rs::{
 use bytes::Bytes;
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 use restante_directory::{
-    Actor, Directory, DirectoryConfig, DirectoryMetrics, Domain, KeyFile, Operation as DirectoryOperation,
+    Actor, Directory, DirectoryConfig, DirectoryMetrics, Domain, Operation as DirectoryOperation,
 };
 use restante_mail::queue::SourceKind;
 use restante_mail_wire::header::Header;
@@ -120,7 +120,7 @@ async fn world() -> World {
         directory.operate(&actor(), add).await.unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
-    let key_file = Arc::new(KeyFile::open_or_create(&folder.path().join("secrets.key")).unwrap());
+    let key_file = folder.path().join("secrets.key");
     let keys = DkimKeys::new(opened.records.clone(), clock.clone(), directory, key_file);
     let signer = DomainSigner::new(keys.clone());
     World { opened, clock, keys, signer, _folder: folder }
@@ -348,7 +348,7 @@ async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
     assert_eq!(list.len(), KEYS_PER_DOMAIN_MAX - 1);
     // Another key file opens nothing.
     let folder = tempfile::tempdir().unwrap();
-    let key_file = Arc::new(KeyFile::open_or_create(&folder.path().join("other.key")).unwrap());
+    let key_file = folder.path().join("other.key");
     world.activate("k1").await;
     let (clock, records) = (world.clock.clone(), world.opened.records.clone());
     let metrics = DirectoryMetrics::default();
@@ -373,10 +373,8 @@ async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
 #[test]
 fn dk6_the_vectors_of_rfc_8463_verify_and_ed25519_signs_them_the_same() {
     let header = Header::parse(SIGNED.as_bytes());
-    let values: Vec<String> = header
-        .all("DKIM-Signature")
-        .map(|field| String::from_utf8(field.value.to_vec()).unwrap())
-        .collect();
+    let values: Vec<String> =
+        header.all("DKIM-Signature").map(|field| String::from_utf8(field.value.to_vec()).unwrap()).collect();
     let secret = Ed25519KeyPair::from_seed_unchecked(&decode(ED25519_SECRET)).unwrap();
     verify(&values[0], SIGNED, secret.public_key().as_ref(), &ED25519).unwrap();
     let rsa = &RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY;

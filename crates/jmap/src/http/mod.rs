@@ -4,6 +4,7 @@ mod api;
 mod base;
 mod download;
 mod events;
+mod mta_sts;
 mod session;
 mod socket;
 mod token;
@@ -118,7 +119,9 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
         Route::post("/jmap/upload/{account}", "store a blob for a day", upload::upload),
         Route::get("/jmap/download/{account}/{blob}/{name}", "the bytes of a blob", download::download),
     ];
-    all.into_iter().map(|route| route.with_audience(Audience::Accounts).with_state(app.clone())).collect()
+    let policy = Route::get(mta_sts::PATH, "the MTA-STS policy of a domain", mta_sts::policy);
+    let of_accounts = all.into_iter().map(|route| route.with_audience(Audience::Accounts));
+    of_accounts.chain([policy]).map(|route| route.with_state(app.clone())).collect()
 }
 
 const API: &str = "/jmap/api";

@@ -2,6 +2,7 @@
 
 mod blobs;
 mod chains;
+mod mta_sts;
 mod push;
 pub(crate) mod push_service;
 mod push_subscriptions;

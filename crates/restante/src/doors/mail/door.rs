@@ -259,6 +259,8 @@ impl OpenDoor for OpenMail {
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
         let removed = self.account_removed.clone();
         routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config), removed));
+        let keys = commands::directory::dkim::keys_of(&self.stores.records, config, self.directory.clone());
+        routes.push(commands::directory::dkim_route(keys, backups::data_folder(config)));
         let operator = commands::mail::Operator {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -395,6 +397,7 @@ impl OpenMail {
             connections: self.metrics.connections.clone(),
             public_url: Some(url).filter(|url| !url.is_empty()),
             is_tls: public.tls,
+            mta_sts_policy: public.mta_sts.policy(&self.config().smtp.hostname),
         }
     }
 

@@ -107,15 +107,18 @@ impl DoorSettings for MailSpec {
 fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     let of_limits = config.mail.limits.problem();
     let of_journal = || config.mail.journal.problem();
-    let problem =
-        of_limits.or_else(of_journal).or_else(|| config.jmap.problem()).or_else(|| config.smtp.problem());
+    let problem = of_limits
+        .or_else(of_journal)
+        .or_else(|| config.jmap.problem())
+        .or_else(|| config.smtp.problem())
+        .or_else(|| config.public.mta_sts.problem());
     let (name, what) = problem?;
     let key = KEYS.into_iter().find(|key| key.rsplit('.').next() == Some(name));
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
     "jmap.blob_sources_max",
     "jmap.changes_max",
     "jmap.objects_in_get_max",
@@ -132,6 +135,8 @@ const KEYS: [&str; 16] = [
     "smtp.hostname",
     "smtp.recipients_max",
     "smtp.memory_bytes_max",
+    "public.mta_sts.mx",
+    "public.mta_sts.max_age_seconds",
 ];
 
 #[cfg(test)]

@@ -5,7 +5,12 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use restante_directory::{Answer, Domain, EmailAddress, Operation, SEPARATOR};
 
-use super::{reach::DirectoryFlags, show};
+use super::{
+    dkim::{self, DkimCommand},
+    domain_records,
+    reach::DirectoryFlags,
+    show,
+};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum DomainCommand {
@@ -21,6 +26,15 @@ pub(crate) enum DomainCommand {
     /// Remove a domain that has no accounts and aliases
     #[command(after_help = "Example:\n  restante domain remove example.org")]
     Remove(RemoveFlags),
+    /// Manage the keys by which mail of a domain is signed (DKIM)
+    #[command(subcommand, after_help = "Example:\n  restante domain dkim create example.org")]
+    Dkim(DkimCommand),
+    /// Print the DNS records that a domain should have
+    #[command(after_help = domain_records::RECORDS_HELP)]
+    Records(domain_records::RecordsFlags),
+    /// Check the DNS records of a domain; exits with 1 if one is missing or wrong
+    #[command(after_help = domain_records::CHECK_HELP)]
+    Check(domain_records::CheckFlags),
 }
 
 const ADD_HELP: &str = "\
@@ -121,6 +135,9 @@ pub(crate) async fn run(command: DomainCommand) -> anyhow::Result<ExitCode> {
             domains.sort_by(|one, other| one.domain.cmp(&other.domain));
             show::list(&domains, flags.format, show::DOMAIN_HEAD, show::domain)?;
         }
+        DomainCommand::Dkim(command) => return dkim::run(command).await,
+        DomainCommand::Records(flags) => return domain_records::run_records(flags).await,
+        DomainCommand::Check(flags) => return domain_records::run_check(flags).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,9 @@
 
 pub(crate) mod account;
 pub(crate) mod alias;
+pub(crate) mod dkim;
 pub(crate) mod domain;
+mod domain_records;
 pub(crate) mod log;
 pub(super) mod reach;
 mod route;
@@ -10,5 +12,5 @@ pub(crate) mod setup;
 pub(super) mod show;
 pub(crate) mod token;
 
-pub(crate) use route::routes;
 pub(in crate::doors::mail) use route::{check_request, parse_request, refusal};
+pub(crate) use route::{dkim_route, routes};

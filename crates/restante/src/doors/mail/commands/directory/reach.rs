@@ -139,6 +139,11 @@ impl RunningServer {
 }
 
 impl DirectoryFlags {
+    /// The settings.
+    pub(super) fn config(&self) -> anyhow::Result<Config> {
+        Ok(self.records.load()?.config)
+    }
+
     /// Opens the records, or finds the server that has them open.
     pub(crate) async fn reach(&self) -> anyhow::Result<Reached> {
         self.reach_or_make(false).await

@@ -1,4 +1,4 @@
-//! `POST /admin/v1/directory`: one operation of a running server's directory. `GET /admin/v1/operations`: what operators did last.
+//! `POST /admin/v1/directory` and `/admin/v1/dkim`: one operation of a running server's directory, or on DKIM keys. `GET /admin/v1/operations`: what operators did last.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,6 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use restante_core::ErrorKind;
+use restante_delivery::dkim::DkimKeys;
 use restante_directory::{Actor, Answer, Directory, Error, Login, Operation, OperationEntry};
 use restante_http::{Audience, Refusal, Route};
 use serde::de::DeserializeOwned;
@@ -20,7 +21,10 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;
 
-use super::reach::{PATH, Request};
+use super::{
+    dkim,
+    reach::{PATH, Request},
+};
 
 /// The longest name of who asks.
 const BY_BYTES_MAX: usize = 64;
@@ -42,6 +46,32 @@ pub(crate) fn routes(directory: &Directory, data: PathBuf, removed: Arc<Notify>)
         Route::get("/admin/v1/operations", "what operators did in the directory, the newest first", show),
     ];
     routes.map(|route| route.with_audience(Audience::Operators))
+}
+
+/// The route for DKIM keys of a server with this data folder.
+pub(crate) fn dkim_route(keys: DkimKeys, data: PathBuf) -> Route {
+    let answer = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
+        let login = login.map(|Extension(login)| login);
+        answer_dkim(keys.clone(), parse_request(&body, &data, login.as_deref()))
+    };
+    Route::post(dkim::PATH, "DKIM keys of domains", answer).with_audience(Audience::Operators)
+}
+
+async fn answer_dkim(
+    keys: DkimKeys,
+    request: Result<(String, restante_delivery::dkim::Operation), (StatusCode, String)>,
+) -> Response {
+    let (who, operation) = match request {
+        Ok(request) => request,
+        Err(refused) => return refused.into_response(),
+    };
+    let actor = Actor(format!("{who} over HTTP"));
+    // A task of its own: two keys are two commits, with their lines in the log.
+    match tokio::spawn(async move { keys.operate(&actor, operation).await }).await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(error)) => refusal(&error),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a task of DKIM ended early").into_response(),
+    }
 }
 
 /// `GET /admin/v1/operations?limit=50`
