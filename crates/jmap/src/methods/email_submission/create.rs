@@ -1,6 +1,5 @@
 //! Reads a submission that a client hands in, and checks whether it may be sent.
 
-use restante_blobs::Source;
 use restante_directory::{EmailAddress, Scope};
 use restante_mail::{
     EmailState, EnvelopeAddress, Identity, NewSubmission, OutboxMessage, email,
@@ -70,7 +69,7 @@ impl Create<'_> {
         }
         let mut invalid = Invalid::default();
         let identity = self.context.mail().identity(self.account, asked.identity).await?;
-        let message = self.message(asked.email).await?;
+        let message = send(self.message(asked.email)).await?;
         let (identity, message) = match (identity, message) {
             (Some(identity), Ok(Some(message))) => (identity, message),
             (Some(_), Err(error)) => return Ok(Err(error)),
@@ -93,25 +92,25 @@ impl Create<'_> {
         let is_envelope_made = asked.envelope.is_none();
         let given = match asked.envelope {
             Some(given) => given,
-            None => self.made_envelope(&addresses, &identity).await?,
+            None => send(self.made_envelope(&addresses, &identity)).await?,
         };
         let (config, now) = (&self.context.config.submission, self.context.clock().now().seconds());
         let envelope = match Envelope::check(given, config.recipients_max.get(), now) {
             Ok(envelope) => envelope,
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(error) = self.check_senders(&addresses, &envelope).await? {
+        if let Err(error) = send(self.check_senders(&addresses, &envelope)).await? {
             return Ok(Err(error));
         }
         let release = match self.release(&envelope, now) {
             Ok(release) => release,
             Err(error) => return Ok(Err(error)),
         };
-        let transmission = self.transmission(&message, &envelope).await?;
+        let transmission = send(self.transmission(&message, &envelope)).await?;
         if !self.context.blobs().touch(&[message.blob]).await?.contains(&true) {
             return Ok(Err(SetError::invalid(["emailId"], "there is no such email")));
         }
-        if let Err(error) = self.count(envelope.recipients.len()).await? {
+        if let Err(error) = send(self.count(envelope.recipients.len())).await? {
             return Ok(Err(error));
         }
         let submission = NewSubmission {
@@ -201,11 +200,13 @@ impl Create<'_> {
         addresses: &MessageAddresses,
         identity: &Identity,
     ) -> Result<GivenEnvelope, MethodError> {
-        let path = match addresses.return_path() {
-            Some(path) if self.may_send_as(path).await? => path,
-            _ => &identity.email,
-        };
-        let mail_from = EnvelopeAddress { email: path.to_owned(), parameters: None };
+        let mut email = identity.email.clone();
+        if let Some(path) = addresses.return_path()
+            && self.may_send_as(path).await?
+        {
+            path.clone_into(&mut email);
+        }
+        let mail_from = EnvelopeAddress { email, parameters: None };
         Ok(GivenEnvelope { mail_from, rcpt_to: addresses.recipients() })
     }
 
@@ -303,3 +304,5 @@ fn record(
     }
     record
 }
+
+fn send<T: Send>(t: T) -> T { t }

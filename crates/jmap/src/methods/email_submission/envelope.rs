@@ -83,7 +83,7 @@ impl MessageAddresses {
         let header = Header::parse(header);
         let mut read = Self::default();
         for field in header.fields() {
-            let mut into = |list: &mut Vec<String>| {
+            let into = |list: &mut Vec<String>| {
                 list.extend(as_addresses(field.value).into_iter().map(|address| address.email));
             };
             match field.name.to_ascii_lowercase().as_str() {

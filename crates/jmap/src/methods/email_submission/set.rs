@@ -43,15 +43,15 @@ pub(super) async fn set(
         emails: HashMap::new(),
     };
     for (key, value) in set.create {
-        call.create(key, value).await?;
+        send(call.create(key, value)).await?;
     }
     for (id, value) in set.update {
         let is_destroyed = |destroyed: &Id| call.record(destroyed.as_str()) == call.record(&id);
         let will_destroy = call.record(&id).is_some() && set.destroy.iter().any(is_destroyed);
-        call.update(id, value, will_destroy).await?;
+        send(call.update(id, value, will_destroy)).await?;
     }
     for id in set.destroy {
-        call.destroy(id).await?;
+        send(call.destroy(id)).await?;
     }
     let Call { mut answer, transitions, emails, .. } = call;
     transitions.put(&mut answer);
@@ -60,13 +60,17 @@ pub(super) async fn set(
     if update.is_empty() && destroy.is_empty() {
         return Ok(());
     }
-    // SU6: a second response with the same call id. The submissions are made, so its error does not take them back.
     let set = SetArgs { account, if_in_state: None, create: Map::new(), update, destroy };
+    send(imply_email_set(context, exchange, set)).await;
+    Ok(())
+}
+
+/// SU6: a second response with the same call id. The submissions are made, so its error does not take them back.
+async fn imply_email_set(context: &Context, exchange: &mut Exchange, set: SetArgs) {
     match set_emails(context, &mut exchange.creations, set).await {
         Ok(answer) => answer.write_members(&mut exchange.answers.begin_as("Email/set")),
         Err(error) => error.write(&mut exchange.answers.begin_as("error")),
     }
-    Ok(())
 }
 
 /// What becomes of emails whose submissions were made, changed or destroyed.
@@ -143,7 +147,7 @@ impl Call<'_> {
 
     async fn create(&mut self, key: String, value: Value) -> Result<(), MethodError> {
         let reader = Create { context: self.context, account: self.answer.account };
-        let read = reader.read(&value, self.creations).await;
+        let read = send(reader.read(&value, self.creations)).await;
         let created = match of_step(read, self.has_changed())? {
             Err(error) => Err(error),
             Ok(Accepted { submission, is_envelope_made }) => {
@@ -151,7 +155,7 @@ impl Call<'_> {
                 let email = submission.email;
                 let new = NewSubmission { if_in_state: self.expected(), ..submission };
                 // Accepted is durable: this returns when it is.
-                match self.context.mail().create_submission(self.answer.account, new).await {
+                match send(self.context.mail().create_submission(self.answer.account, new)).await {
                     Ok((id, states)) => {
                         self.transitions.add(states);
                         Ok((id, email, json))
@@ -181,7 +185,7 @@ impl Call<'_> {
     }
 
     async fn update(&mut self, id: String, value: Value, will_destroy: bool) -> Result<(), MethodError> {
-        let found = of_step(self.find(&id).await, self.has_changed())?;
+        let found = of_step(send(self.find(&id)).await, self.has_changed())?;
         let updated = match found {
             Err(error) => Err(error),
             Ok(_) if will_destroy => Err(SetError::new("willDestroy")),
@@ -273,3 +277,5 @@ fn created_json(new: &NewSubmission, is_envelope_made: bool) -> Map<String, Valu
     }
     json
 }
+
+fn send<T: Send>(t: T) -> T { t }
