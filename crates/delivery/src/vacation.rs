@@ -191,8 +191,7 @@ impl VacationFollower {
         let size = bytes.len() as u64;
         let is_ascii = bytes.is_ascii();
         let put = self.mail.blobs().put(&mut bytes.clone()).await?;
-        let source =
-            Source { kind: SourceKind::Vacation, account: Some(account), record: candidate.id, key };
+        let source = Source { kind: SourceKind::Vacation, account: Some(account), record: candidate.id, key };
         let recipient =
             NewRecipient { address: sender.to_owned(), notify: Notify::default(), original: None };
         Ok(Some(NewMessage {

@@ -72,9 +72,8 @@ impl Reply<'_> {
             (None, Some(subject)) => format!("Auto: {subject}"),
             (None, None) => SUBJECT.to_owned(),
         };
-        let address = |name, email: &str| {
-            FieldValue::Addresses(vec![Address { name, email: email.to_owned() }])
-        };
+        let address =
+            |name, email: &str| FieldValue::Addresses(vec![Address { name, email: email.to_owned() }]);
         let references = answered.references.iter().chain(&answered.message_id).cloned().collect();
         let in_reply_to = answered.message_id.iter().cloned().collect();
         let fields = vec![
@@ -161,6 +160,9 @@ mod tests {
         let header = format!("Message-ID: <last@example.net>\r\nReferences: {}\r\n\r\n", ids.join("\r\n "));
         let answered = Answered::of(&Header::parse(header.as_bytes()));
         assert_eq!(answered.references.len(), REFERENCES_MAX);
-        assert_eq!((answered.references[0].as_str(), answered.references[1].as_str()), ("0@example.net", "81@example.net"));
+        assert_eq!(
+            (answered.references[0].as_str(), answered.references[1].as_str()),
+            ("0@example.net", "81@example.net")
+        );
     }
 }

@@ -19,9 +19,7 @@ use restante_follow::Handler;
 use restante_mail::{
     Delivered, Delivery, EnvelopeAddress, Mail, MailConfig, MailError, MailMetrics, NewEmail, NewSubmission,
     OutboxMessage, RecipientState, Role, StoredMessage, UndoStatus, VacationResponse, email,
-    queue::{
-        ListFilter, NewRecipient, Notify, Queue, QueuedRecipient, Reply, SourceKind, Transmission,
-    },
+    queue::{ListFilter, NewRecipient, Notify, Queue, QueuedRecipient, Reply, SourceKind, Transmission},
 };
 use restante_records::{AccountId, Changes, ChangesSince, Opened, RecordId, Revision, Schema};
 
@@ -205,10 +203,8 @@ async fn su3_a_submission_is_queued_once_whatever_is_repeated() {
     scene.follow(scene.submissions()).await;
     let mut queued = scene.queued().await;
     queued.sort_by_key(|recipient| (recipient.due, recipient.recipient.address.clone()));
-    let found: Vec<(&str, u64, RecordId)> = queued
-        .iter()
-        .map(|it| (it.recipient.address.as_str(), it.due, it.message.source.record))
-        .collect();
+    let found: Vec<(&str, u64, RecordId)> =
+        queued.iter().map(|it| (it.recipient.address.as_str(), it.due, it.message.source.record)).collect();
     let (now, then) = (START as u64, START as u64 + 60);
     let expected = [
         ("bob@example.net", now, id),
@@ -292,7 +288,10 @@ async fn su5_an_outcome_is_what_rfc_8621_calls_it() {
     assert_eq!(status().await, [(RecipientState::Unknown, "250 2.0.0 taken".to_owned()), yes]);
     report("carol@example.org", &Reply::own(550, "5.1.1", "gone"), true).await;
     assert_eq!(status().await[1], (RecipientState::No, "550 5.1.1 gone".to_owned()));
-    submissions.report(scene.account, RecordId(999), "x@example.net", &Reply::own(250, "", ""), true).await.unwrap();
+    submissions
+        .report(scene.account, RecordId(999), "x@example.net", &Reply::own(250, "", ""), true)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -309,8 +308,14 @@ async fn vac4_a_new_email_gets_one_reply_with_an_empty_return_path() {
     let queued = scene.queued().await;
     assert_eq!(queued.len(), 1);
     let source = &queued[0].message.source;
-    assert_eq!((source.kind, source.account, source.record), (SourceKind::Vacation, Some(scene.account), email));
-    assert_eq!((queued[0].message.sender.as_str(), queued[0].recipient.address.as_str()), ("", "bob@example.net"));
+    assert_eq!(
+        (source.kind, source.account, source.record),
+        (SourceKind::Vacation, Some(scene.account), email)
+    );
+    assert_eq!(
+        (queued[0].message.sender.as_str(), queued[0].recipient.address.as_str()),
+        ("", "bob@example.net")
+    );
     let text = scene.text(&queued[0]).await;
     for line in [
         "From: anna@example.org\r\n",
@@ -353,10 +358,7 @@ async fn vac3_a_crash_before_the_sender_is_noted_sends_no_second_reply() {
     scene.receive(&message("one", "bob@example.net")).await;
     scene.follow(scene.vacation()).await;
     // Forget the sender, as if the process had ended before the commit.
-    let query = restante_records::Query::new(
-        restante_mail::answered::KIND,
-        restante_mail::answered::BY_AT,
-    );
+    let query = restante_records::Query::new(restante_mail::answered::KIND, restante_mail::answered::BY_AT);
     let noted = scene.opened.records.query(scene.account, &query).await.unwrap().ids;
     assert_eq!(noted.len(), 1);
     let kind = restante_mail::answered::KIND;
@@ -398,11 +400,12 @@ async fn vac4_only_deliveries_while_the_response_is_in_force_get_a_reply() {
     let scene = Scene::new().await;
     scene.receive(&message("before", "a@example.net")).await;
     scene.pass(10);
-    scene.set_vacation(|response| {
-        response.is_enabled = true;
-        response.to_date = Some(START + 100);
-    })
-    .await;
+    scene
+        .set_vacation(|response| {
+            response.is_enabled = true;
+            response.to_date = Some(START + 100);
+        })
+        .await;
     // An email that a user makes is none that was delivered.
     let (stored, _) = scene.stored(&message("draft", "b@example.net")).await;
     let mailboxes = scene.mail.mailboxes(scene.account).await.unwrap().0;

@@ -63,8 +63,7 @@ pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error
     let found = records.get(of, &Get::small(account::KIND, found.ids)).await?;
     let found = found.into_iter().flatten().next();
     let delivered = found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default();
-    let all =
-        TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
+    let all = TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
     Ok(Read { revision: states.revision, states: all })
 }
 

@@ -204,7 +204,9 @@ impl Mail {
         let is_canceled = head.undo == UndoStatus::Canceled;
         let mut planned = Planned { is_canceled, ..Planned::default() };
         match edit {
-            SubmissionEdit::Cancel(_) if head.undo == UndoStatus::Final => return Err(MailError::CannotUnsend),
+            SubmissionEdit::Cancel(_) if head.undo == UndoStatus::Final => {
+                return Err(MailError::CannotUnsend);
+            }
             SubmissionEdit::Cancel(_) if head.undo == UndoStatus::Pending => {
                 let outbox = self.outbox_of(account, id).await?;
                 planned.changes.push(set_head(&SubmissionHead { undo: UndoStatus::Canceled, ..head }));
@@ -269,10 +271,5 @@ fn is_done(record: &Record) -> bool {
 
 /// Changes the properties of a submission, and leaves its body.
 fn set_head(head: &SubmissionHead) -> Change {
-    Change::Update {
-        kind: submission::KIND,
-        id: head.id,
-        body: None,
-        properties: Some(head.properties()),
-    }
+    Change::Update { kind: submission::KIND, id: head.id, body: None, properties: Some(head.properties()) }
 }

@@ -54,8 +54,10 @@ async fn su4_of_canceling_and_sending_one_wins_also_on_two_servers() {
     let mut sent = 0;
     for _ in 0..20 {
         let id = server.submit(60).await;
-        let (released, canceled) =
-            tokio::join!(server.mail.release_submission(ACCOUNT, id), other.cancel_submission(ACCOUNT, id, None));
+        let (released, canceled) = tokio::join!(
+            server.mail.release_submission(ACCOUNT, id),
+            other.cancel_submission(ACCOUNT, id, None)
+        );
         let is_released = released.unwrap();
         match canceled {
             Ok(_) => assert!(!is_released),
@@ -76,10 +78,7 @@ async fn su4_a_canceled_submission_stays_unsent_when_it_is_destroyed() {
     server.mail.cancel_submission(ACCOUNT, canceled, None).await.unwrap();
     for id in [canceled, sent, gone] {
         server.mail.destroy_submission(ACCOUNT, id, None).await.unwrap();
-        assert!(matches!(
-            server.mail.destroy_submission(ACCOUNT, id, None).await,
-            Err(MailError::NotFound)
-        ));
+        assert!(matches!(server.mail.destroy_submission(ACCOUNT, id, None).await, Err(MailError::NotFound)));
     }
     assert!(!server.mail.release_submission(ACCOUNT, canceled).await.unwrap());
     assert!(server.mail.release_submission(ACCOUNT, sent).await.unwrap(), "destroying stops nothing");
@@ -157,9 +156,8 @@ async fn su2_an_envelope_that_can_t_be_kept_is_refused() {
 #[tokio::test]
 async fn vac3_a_sender_is_remembered_for_as_long_as_the_caller_asks() {
     let server = Server::new().await;
-    let answered = async |sender: &str, since: i64| {
-        server.mail.was_answered(ACCOUNT, sender, since).await.unwrap()
-    };
+    let answered =
+        async |sender: &str, since: i64| server.mail.was_answered(ACCOUNT, sender, since).await.unwrap();
     assert!(!answered("bob@example.net", START).await);
     server.mail.note_answered(ACCOUNT, "Bob@example.net", START, START - 100).await.unwrap();
     assert!(answered("bob@example.net", START).await, "in any case");

@@ -2,17 +2,13 @@
 
 use restante_directory::{EmailAddress, Scope};
 use restante_mail::{
-    EmailState, EnvelopeAddress, Identity, NewSubmission, OutboxMessage, email,
-    queue::Transmission,
-    row::Row,
-    sending::SendingRefused,
+    EmailState, EnvelopeAddress, Identity, NewSubmission, OutboxMessage, email, queue::Transmission,
+    row::Row, sending::SendingRefused,
 };
 use restante_records::{AccountId, Get, RecordId};
 use serde_json::{Map, Value};
 
-use super::envelope::{
-    Envelope, GivenEnvelope, MessageAddresses, invalid_email, too_many_recipients,
-};
+use super::envelope::{Envelope, GivenEnvelope, MessageAddresses, invalid_email, too_many_recipients};
 use crate::{
     core::{Content, Context, Creations, IdType, MethodError, SetError},
     methods::{email_edit::Invalid, mail_errors::too_large},
@@ -69,7 +65,7 @@ impl Create<'_> {
         }
         let mut invalid = Invalid::default();
         let identity = self.context.mail().identity(self.account, asked.identity).await?;
-        let message = send(self.message(asked.email)).await?;
+        let message = self.message(asked.email).await?;
         let (identity, message) = match (identity, message) {
             (Some(identity), Ok(Some(message))) => (identity, message),
             (Some(_), Err(error)) => return Ok(Err(error)),
@@ -92,25 +88,25 @@ impl Create<'_> {
         let is_envelope_made = asked.envelope.is_none();
         let given = match asked.envelope {
             Some(given) => given,
-            None => send(self.made_envelope(&addresses, &identity)).await?,
+            None => self.made_envelope(&addresses, &identity).await?,
         };
         let (config, now) = (&self.context.config.submission, self.context.clock().now().seconds());
         let envelope = match Envelope::check(given, config.recipients_max.get(), now) {
             Ok(envelope) => envelope,
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(error) = send(self.check_senders(&addresses, &envelope)).await? {
+        if let Err(error) = self.check_senders(&addresses, &envelope).await? {
             return Ok(Err(error));
         }
         let release = match self.release(&envelope, now) {
             Ok(release) => release,
             Err(error) => return Ok(Err(error)),
         };
-        let transmission = send(self.transmission(&message, &envelope)).await?;
+        let transmission = self.transmission(&message, &envelope).await?;
         if !self.context.blobs().touch(&[message.blob]).await?.contains(&true) {
             return Ok(Err(SetError::invalid(["emailId"], "there is no such email")));
         }
-        if let Err(error) = send(self.count(envelope.recipients.len())).await? {
+        if let Err(error) = self.count(envelope.recipients.len()).await? {
             return Ok(Err(error));
         }
         let submission = NewSubmission {
@@ -304,5 +300,3 @@ fn record(
     }
     record
 }
-
-fn send<T: Send>(t: T) -> T { t }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures_util::future::BoxFuture;
 use restante_mail::{MailError, NewSubmission, Submission, Transition, submission};
 use restante_records::{RecordId, Revision};
 use serde_json::{Map, Value, json};
@@ -43,15 +44,15 @@ pub(super) async fn set(
         emails: HashMap::new(),
     };
     for (key, value) in set.create {
-        send(call.create(key, value)).await?;
+        call.create(key, value).await?;
     }
     for (id, value) in set.update {
         let is_destroyed = |destroyed: &Id| call.record(destroyed.as_str()) == call.record(&id);
         let will_destroy = call.record(&id).is_some() && set.destroy.iter().any(is_destroyed);
-        send(call.update(id, value, will_destroy)).await?;
+        call.update(id, value, will_destroy).await?;
     }
     for id in set.destroy {
-        send(call.destroy(id)).await?;
+        call.destroy(id).await?;
     }
     let Call { mut answer, transitions, emails, .. } = call;
     transitions.put(&mut answer);
@@ -61,7 +62,7 @@ pub(super) async fn set(
         return Ok(());
     }
     let set = SetArgs { account, if_in_state: None, create: Map::new(), update, destroy };
-    send(imply_email_set(context, exchange, set)).await;
+    imply_email_set(context, exchange, set).await;
     Ok(())
 }
 
@@ -147,15 +148,16 @@ impl Call<'_> {
 
     async fn create(&mut self, key: String, value: Value) -> Result<(), MethodError> {
         let reader = Create { context: self.context, account: self.answer.account };
-        let read = send(reader.read(&value, self.creations)).await;
-        let created = match of_step(read, self.has_changed())? {
+        // Boxed: the compiler can't prove that the future of the whole call can be sent otherwise, and it is large.
+        let read: BoxFuture<'_, _> = Box::pin(reader.read(&value, self.creations));
+        let created = match of_step(read.await, self.has_changed())? {
             Err(error) => Err(error),
             Ok(Accepted { submission, is_envelope_made }) => {
                 let json = created_json(&submission, is_envelope_made);
                 let email = submission.email;
                 let new = NewSubmission { if_in_state: self.expected(), ..submission };
                 // Accepted is durable: this returns when it is.
-                match send(self.context.mail().create_submission(self.answer.account, new)).await {
+                match self.context.mail().create_submission(self.answer.account, new).await {
                     Ok((id, states)) => {
                         self.transitions.add(states);
                         Ok((id, email, json))
@@ -185,7 +187,7 @@ impl Call<'_> {
     }
 
     async fn update(&mut self, id: String, value: Value, will_destroy: bool) -> Result<(), MethodError> {
-        let found = of_step(send(self.find(&id)).await, self.has_changed())?;
+        let found = of_step(self.find(&id).await, self.has_changed())?;
         let updated = match found {
             Err(error) => Err(error),
             Ok(_) if will_destroy => Err(SetError::new("willDestroy")),
@@ -218,8 +220,7 @@ impl Call<'_> {
             Err(error) => Err(error),
             Ok(Submission { head, .. }) => {
                 let (account, expected) = (self.answer.account, self.expected());
-                let destroyed =
-                    self.context.mail().destroy_submission(account, head.id, expected).await;
+                let destroyed = self.context.mail().destroy_submission(account, head.id, expected).await;
                 self.done(destroyed)?.map(|()| head)
             }
         };
@@ -233,10 +234,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn done(
-        &mut self,
-        edited: Result<Transition, MailError>,
-    ) -> Result<Result<(), SetError>, MethodError> {
+    fn done(&mut self, edited: Result<Transition, MailError>) -> Result<Result<(), SetError>, MethodError> {
         match edited {
             Ok(states) => {
                 self.transitions.add(states);
@@ -277,5 +275,3 @@ fn created_json(new: &NewSubmission, is_envelope_made: bool) -> Map<String, Valu
     }
     json
 }
-
-fn send<T: Send>(t: T) -> T { t }

@@ -58,8 +58,7 @@ async fn id1_an_alias_that_leads_to_the_account_alone_has_an_identity_too() {
     let expected = [("alice@example.org", false), ("info@example.org", false), ("more@example.org", false)];
     assert_eq!(found, expected);
     // Without the alias its identity may go.
-    let remove =
-        Operation::RemoveAlias { address: "more@example.org".parse().unwrap(), targets: Vec::new() };
+    let remove = Operation::RemoveAlias { address: "more@example.org".parse().unwrap(), targets: Vec::new() };
     server.operate(remove).await;
     let id = answer["list"][2]["id"].clone();
     let destroyed = call(&server, "Identity/set", json!({"destroy": [id]})).await;
@@ -75,13 +74,9 @@ async fn id2_an_identity_has_an_address_of_the_account() {
         let created = create(&server, json!({ "email": email })).await;
         assert_eq!(created["mayDelete"], true, "{email}: {created}");
     }
-    for email in [
-        "bob@example.org",
-        "team@example.org",
-        "nobody@example.org",
-        "alice@example.net",
-        "*@example.org",
-    ] {
+    for email in
+        ["bob@example.org", "team@example.org", "nobody@example.org", "alice@example.net", "*@example.org"]
+    {
         let error = create(&server, json!({ "email": email })).await;
         assert_eq!(error["type"], "forbiddenFrom", "{email}: {error}");
     }
@@ -144,7 +139,8 @@ async fn id3_all_but_the_address_can_be_changed() {
 #[tokio::test]
 async fn id3_an_identity_of_an_older_version_is_read() {
     let server = TestServer::new().await;
-    let body = r#"{"email":"alice@example.org","name":"A","textSignature":"","htmlSignature":"","mayDelete":false}"#;
+    let body =
+        r#"{"email":"alice@example.org","name":"A","textSignature":"","htmlSignature":"","mayDelete":false}"#;
     let properties =
         restante_records::Properties::default().with(restante_mail::identity::EMAIL, "alice@example.org");
     let create = restante_records::Change::Create {

@@ -71,8 +71,5 @@ async fn vac2_values_of_other_types_are_invalid() {
     }
     let set = update(&server, json!({"textBody": "x".repeat(200_000)})).await;
     assert_eq!(set["notUpdated"]["singleton"]["type"], "invalidProperties");
-    assert_eq!(
-        call(&server, "VacationResponse/get", json!({})).await["list"][0]["isEnabled"],
-        json!(false)
-    );
+    assert_eq!(call(&server, "VacationResponse/get", json!({})).await["list"][0]["isEnabled"], json!(false));
 }
