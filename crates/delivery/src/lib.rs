@@ -4,6 +4,7 @@ pub mod auto_reply;
 mod config;
 pub mod dkim;
 pub mod domain_records;
+mod follower_metrics;
 mod metrics;
 mod notices;
 pub mod prepare;
@@ -11,8 +12,13 @@ mod schedule;
 mod seams;
 mod sender;
 pub mod srs;
+mod submission_follower;
+mod submissions;
+mod vacation;
+mod vacation_reply;
 
 pub use config::DeliveryConfig;
+pub use follower_metrics::FollowerMetrics;
 pub use metrics::SenderMetrics;
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
@@ -21,3 +27,6 @@ pub use seams::{
     Preparing, Recipient, Remote, Signer, Submissions,
 };
 pub use sender::{Sender, SenderHealth, SenderParts};
+pub use submission_follower::SubmissionFollower;
+pub use submissions::MailSubmissions;
+pub use vacation::VacationFollower;

@@ -44,7 +44,7 @@ use crate::{
 };
 
 /// All capabilities that have methods.
-const USING: [&str; 6] = [
+pub(crate) const USING: [&str; 6] = [
     "urn:ietf:params:jmap:core",
     "urn:ietf:params:jmap:mail",
     "urn:ietf:params:jmap:blob",
@@ -184,6 +184,18 @@ impl TestServer {
         JmapDoor::new(parts(&self.mail, &self.directory), self.config.clone())
     }
 
+    /// Another door on the same stores, with other parts.
+    pub(crate) fn restarted_with(&self, change: impl FnOnce(&mut JmapParts)) -> JmapDoor {
+        let mut parts = parts(&self.mail, &self.directory);
+        change(&mut parts);
+        JmapDoor::new(parts, self.config.clone())
+    }
+
+    /// Runs calls on another door, as alice; returns the responses.
+    pub(crate) async fn run_with(&self, door: &JmapDoor, calls: Value) -> Vec<Value> {
+        self.run(door, &Methods::new(crate::methods::ALL), calls).await
+    }
+
     /// Does what an operator asks for.
     pub(crate) async fn operate(&self, operation: Operation) -> Answer {
         self.directory.operate(&actor(), operation).await.unwrap()
@@ -191,13 +203,16 @@ impl TestServer {
 
     /// Runs calls on a table of methods, as alice; returns the responses.
     pub(crate) async fn run_on(&self, methods: &[Method], calls: Value) -> Vec<Value> {
+        self.run(&self.door, &Methods::new(&[methods]), calls).await
+    }
+
+    async fn run(&self, door: &JmapDoor, methods: &Methods, calls: Value) -> Vec<Value> {
         let login = self.directory.check_token([127, 0, 0, 1].into(), &self.alice.token).await.unwrap();
         let request = json!({"using": USING, "methodCalls": calls});
         let request = Request::of(request, &self.config).unwrap();
-        let context = self.door.app().context(login, request.using);
+        let context = door.app().context(login, request.using);
         let metrics = JmapMetrics::default();
-        let exchange =
-            dispatch::run(&Methods::new(&[methods]), &metrics, &context, request, vec![b'[']).await;
+        let exchange = dispatch::run(methods, &metrics, &context, request, vec![b'[']).await;
         let mut written = exchange.answers.into_bytes();
         written.push(b']');
         serde_json::from_slice(&written).unwrap()

@@ -63,8 +63,7 @@ pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error
     let found = records.get(of, &Get::small(account::KIND, found.ids)).await?;
     let found = found.into_iter().flatten().next();
     let delivered = found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default();
-    let all =
-        TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
+    let all = TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
     Ok(Read { revision: states.revision, states: all })
 }
 
@@ -191,8 +190,8 @@ mod tests {
 
     fn visible() -> Visible {
         Visible(vec![
-            (AccountId(1024), TypeStates([1, 2, 3, 4, 5, 6])),
-            (AccountId(1025), TypeStates([0; 6])),
+            (AccountId(1024), TypeStates([1, 2, 3, 4, 5, 6, 7, 8])),
+            (AccountId(1025), TypeStates([0; 8])),
         ])
     }
 
@@ -205,9 +204,9 @@ mod tests {
     #[test]
     fn p2_an_id_is_the_whole_visible_state() {
         let visible = visible();
-        assert_eq!(visible.id(), "a1024:1.2.3.4.5.6;a1025:0.0.0.0.0.0");
+        assert_eq!(visible.id(), "a1024:1.2.3.4.5.6.7.8;a1025:0.0.0.0.0.0.0.0");
         assert_eq!(Visible::of_id(&visible.id()), visible);
-        for wrong in ["", "x", "a1024:1", "a1024:1.2.3.4.5.6.7", "a1024:1.2.3.4.5.x", ";"] {
+        for wrong in ["", "x", "a1024:1", "a1024:1.2.3.4.5.6", "a1024:1.2.3.4.5.6.7.x", ";"] {
             assert_eq!(Visible::of_id(wrong), Visible::default(), "{wrong}");
         }
     }
@@ -245,10 +244,10 @@ mod tests {
     fn p4_an_older_read_that_ends_later_is_left_out() {
         let read = |revision, states| Read { revision: Revision(revision), states: TypeStates(states) };
         let mut shown = Read::default();
-        assert!(shown.replace(read(5, [5, 1, 0, 0, 0, 7])));
-        assert!(!shown.replace(read(4, [4, 1, 0, 0, 0, 6])));
-        assert!(!shown.replace(read(6, [5, 1, 0, 0, 0, 7])), "something else has changed");
-        assert!(shown.replace(read(6, [5, 1, 0, 0, 0, 6])));
-        assert_eq!(shown.states, TypeStates([5, 1, 0, 0, 0, 6]));
+        assert!(shown.replace(read(5, [5, 1, 0, 0, 0, 7, 0, 0])));
+        assert!(!shown.replace(read(4, [4, 1, 0, 0, 0, 6, 0, 0])));
+        assert!(!shown.replace(read(6, [5, 1, 0, 0, 0, 7, 0, 0])), "something else has changed");
+        assert!(shown.replace(read(6, [5, 1, 0, 0, 0, 6, 0, 0])));
+        assert_eq!(shown.states, TypeStates([5, 1, 0, 0, 0, 6, 0, 0]));
     }
 }

@@ -112,7 +112,7 @@ async fn p2_a_client_that_comes_back_gets_what_it_missed_at_once() {
     // An id that says nothing: all states are new.
     let mut stream = Stream::open(&server, &server.alice, query, Some("x")).await;
     let (_, id, data) = stream.next().await.unwrap();
-    assert_eq!(data["changed"][&server.alice.id].as_object().unwrap().len(), 6);
+    assert_eq!(data["changed"][&server.alice.id].as_object().unwrap().len(), 8);
     assert_eq!(id, newest, "an id is the whole state");
 }
 

@@ -103,7 +103,7 @@ async fn p5_the_code_comes_first_and_nothing_else_before_it_was_sent_back() {
     assert_eq!(right["updated"], json!({&id: null}));
     // What changed before is not missed: the first push has all states.
     let first = service.next().await;
-    assert_eq!(first.json()["changed"][&server.alice.id].as_object().unwrap().len(), 6);
+    assert_eq!(first.json()["changed"][&server.alice.id].as_object().unwrap().len(), 8);
     let revision = change(&server, server.alice.account).await;
     let push = service.next().await;
     let expected =

@@ -31,17 +31,32 @@ const CANCELED_SECONDS: i64 = 30 * 24 * 3_600;
 /// Such notes that leave for a new one.
 const FORGOTTEN_MAX: usize = 16;
 
-/// What an edit of a submission commits.
-pub(super) struct Planned {
-    pub(super) changes: Vec<Change>,
-    /// The state that the outbox must be in, if the changes depend on it.
-    pub(super) outbox_state: Option<Revision>,
+/// What is done to a submission.
+pub(super) enum SubmissionEdit<'e> {
+    /// Its record, and that of the outbox.
+    Create(Change, Change),
+    Cancel(RecordId),
+    Release(RecordId),
+    Destroy(RecordId),
+    /// Changes the body; returns whether something was changed.
+    Body(RecordId, &'e (dyn Fn(&mut SubmissionBody) -> bool + Send + Sync)),
 }
 
-impl Planned {
-    pub(super) fn of(changes: Vec<Change>) -> Self {
-        Self { changes, outbox_state: None }
-    }
+/// What an edit commits: without changes nothing.
+#[derive(Default)]
+struct Planned {
+    changes: Vec<Change>,
+    /// The state that the outbox must be in, if the changes depend on it.
+    outbox_state: Option<Revision>,
+    is_canceled: bool,
+}
+
+/// An edit that was made.
+pub(super) struct Edited {
+    committed: Option<Committed>,
+    states: Transition,
+    /// Whether the submission was canceled before.
+    is_canceled: bool,
 }
 
 impl Mail {
@@ -72,18 +87,10 @@ impl Mail {
         if json.len() + REPLIES_BYTES > BODY_BYTES_MAX || outbox_bytes > BODY_BYTES_MAX {
             return Err(MailError::invalid("envelope", "the addresses of all recipients are too long"));
         }
-        let create = Change::Create {
-            kind: submission::KIND,
-            body: Body::new(json),
-            properties: head.properties(),
-        };
-        let (committed, states) = self
-            .edit_submissions(account, new.if_in_state, async || {
-                let mut changes = vec![create.clone(), outbox.clone()];
-                changes.extend(self.evicted_submissions(account).await?);
-                Ok(Some(Planned::of(changes)))
-            })
-            .await?;
+        let (kind, properties) = (submission::KIND, head.properties());
+        let create = Change::Create { kind, body: Body::new(json), properties };
+        let edit = SubmissionEdit::Create(create, outbox);
+        let Edited { committed, states, .. } = self.edit_submission(account, new.if_in_state, &edit).await?;
         let id = committed.and_then(|committed| committed.created.first().copied());
         let id = id.ok_or_else(|| Error::internal("a commit has created no submission"))?;
         Ok((id, states))
@@ -99,24 +106,7 @@ impl Mail {
         id: RecordId,
         if_in_state: Option<Revision>,
     ) -> Result<Transition, MailError> {
-        let (_, states) = self
-            .edit_submissions(account, if_in_state, async || {
-                let (record, _) = self.submission_record(account, id).await?;
-                let head = SubmissionHead::of(&record.ok_or(MailError::NotFound)?)?;
-                match head.undo {
-                    UndoStatus::Canceled => return Ok(None),
-                    UndoStatus::Final => return Err(MailError::CannotUnsend),
-                    UndoStatus::Pending => {}
-                }
-                let canceled = SubmissionHead { undo: UndoStatus::Canceled, ..head };
-                let outbox = self.outbox_of(account, id).await?;
-                let mut changes = vec![set_head(&canceled)];
-                let unqueued = outbox.unqueued.into_iter();
-                changes.extend(unqueued.map(|id| Change::Destroy { kind: outbox_kind::KIND, id }));
-                Ok(Some(Planned { changes, outbox_state: Some(outbox.state) }))
-            })
-            .await?;
-        Ok(states)
+        Ok(self.edit_submission(account, if_in_state, &SubmissionEdit::Cancel(id)).await?.states)
     }
 
     /// Destroys a submission. That stops nothing: what is not canceled is sent (RFC 8621 §7.5).
@@ -129,19 +119,7 @@ impl Mail {
         id: RecordId,
         if_in_state: Option<Revision>,
     ) -> Result<Transition, MailError> {
-        let (_, states) = self
-            .edit_submissions(account, if_in_state, async || {
-                let (record, _) = self.submission_record(account, id).await?;
-                let head = SubmissionHead::of(&record.ok_or(MailError::NotFound)?)?;
-                let mut changes = vec![Change::Destroy { kind: submission::KIND, id }];
-                if head.undo == UndoStatus::Canceled {
-                    changes.push(outbox::note_canceled(id, head.send_at));
-                    changes.extend(self.forgotten_cancels(account).await?);
-                }
-                Ok(Some(Planned::of(changes)))
-            })
-            .await?;
-        Ok(states)
+        Ok(self.edit_submission(account, if_in_state, &SubmissionEdit::Destroy(id)).await?.states)
     }
 
     /// Makes a submission final, before anything of it is sent; `false` when it was canceled. One that is gone was not canceled, unless that was
@@ -150,34 +128,21 @@ impl Mail {
     /// # Errors
     /// Those of the records.
     pub async fn release_submission(&self, account: AccountId, id: RecordId) -> Result<bool, Error> {
-        let mut is_released = true;
-        let released = self
-            .edit_submissions(account, None, async || {
-                let (record, _) = self.submission_record(account, id).await?;
-                let Some(record) = record else { return Err(MailError::NotFound) };
-                let head = SubmissionHead::of(&record)?;
-                is_released = head.undo != UndoStatus::Canceled;
-                if head.undo != UndoStatus::Pending {
-                    return Ok(None);
-                }
-                Ok(Some(Planned::of(vec![set_head(&SubmissionHead { undo: UndoStatus::Final, ..head })])))
-            })
-            .await;
-        match released {
-            Ok(_) => Ok(is_released),
+        match self.edit_submission(account, None, &SubmissionEdit::Release(id)).await {
+            Ok(released) => Ok(!released.is_canceled),
             Err(MailError::NotFound) => Ok(!self.outbox_of(account, id).await?.is_canceled),
             Err(error) => Err(error.into_store()),
         }
     }
 
-    /// Makes an edit that was planned on the present state; `plan` is asked again when another server changes submissions meanwhile. `None` of it
-    /// commits nothing. Edits of one account by this server wait for each other.
-    pub(super) async fn edit_submissions(
+    /// Makes an edit, which is planned again when another server changes submissions meanwhile. Edits of one account by this server wait for
+    /// each other.
+    pub(super) async fn edit_submission(
         &self,
         account: AccountId,
         if_in_state: Option<Revision>,
-        mut plan: impl AsyncFnMut() -> Result<Option<Planned>, MailError>,
-    ) -> Result<(Option<Committed>, Transition), MailError> {
+        edit: &SubmissionEdit<'_>,
+    ) -> Result<Edited, MailError> {
         let _lock = self.lock_submissions(account).await;
         let mut tries = 0;
         loop {
@@ -186,9 +151,11 @@ impl Mail {
             if if_in_state.is_some_and(|expected| expected != old) {
                 return Err(MailError::StateMismatch);
             }
-            let Some(Planned { changes, outbox_state }) = plan().await? else {
-                return Ok((None, Transition { old, new: old, is_shared: false }));
-            };
+            let Planned { changes, outbox_state, is_canceled } = self.plan_submission(account, edit).await?;
+            if changes.is_empty() {
+                let states = Transition { old, new: old, is_shared: false };
+                return Ok(Edited { committed: None, states, is_canceled });
+            }
             let mut commit = Commit::of(changes).if_in_state(submission::KIND, old);
             if let Some(state) = outbox_state {
                 commit = commit.if_in_state(outbox_kind::KIND, state);
@@ -196,7 +163,7 @@ impl Mail {
             match self.records().commit(account, commit).await {
                 Ok(committed) => {
                     let states = Transition { old, new: committed.revision, is_shared: false };
-                    return Ok((Some(committed), states));
+                    return Ok(Edited { committed: Some(committed), states, is_canceled });
                 }
                 // NotFound: another server has removed the same old record.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
@@ -212,6 +179,61 @@ impl Mail {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    async fn plan_submission(
+        &self,
+        account: AccountId,
+        edit: &SubmissionEdit<'_>,
+    ) -> Result<Planned, MailError> {
+        let (id, change) = match edit {
+            SubmissionEdit::Create(submission, outbox) => {
+                let mut changes = vec![submission.clone(), outbox.clone()];
+                changes.extend(self.evicted_submissions(account).await?);
+                return Ok(Planned { changes, ..Planned::default() });
+            }
+            SubmissionEdit::Cancel(id) | SubmissionEdit::Release(id) | SubmissionEdit::Destroy(id) => {
+                (*id, None)
+            }
+            SubmissionEdit::Body(id, change) => (*id, Some(change)),
+        };
+        let get = Get::whole(submission::KIND, vec![id]);
+        let found = self.records().get(account, &get).await?;
+        let record = found.into_iter().flatten().next().ok_or(MailError::NotFound)?;
+        let head = SubmissionHead::of(&record)?;
+        let is_canceled = head.undo == UndoStatus::Canceled;
+        let mut planned = Planned { is_canceled, ..Planned::default() };
+        match edit {
+            SubmissionEdit::Cancel(_) if head.undo == UndoStatus::Final => {
+                return Err(MailError::CannotUnsend);
+            }
+            SubmissionEdit::Cancel(_) if head.undo == UndoStatus::Pending => {
+                let outbox = self.outbox_of(account, id).await?;
+                planned.changes.push(set_head(&SubmissionHead { undo: UndoStatus::Canceled, ..head }));
+                let unqueued = outbox.unqueued.into_iter();
+                planned.changes.extend(unqueued.map(|id| Change::Destroy { kind: outbox_kind::KIND, id }));
+                planned.outbox_state = Some(outbox.state);
+            }
+            SubmissionEdit::Release(_) if head.undo == UndoStatus::Pending => {
+                planned.changes.push(set_head(&SubmissionHead { undo: UndoStatus::Final, ..head }));
+            }
+            SubmissionEdit::Destroy(_) => {
+                planned.changes.push(Change::Destroy { kind: submission::KIND, id });
+                if is_canceled {
+                    planned.changes.push(outbox::note_canceled(id, head.send_at));
+                    planned.changes.extend(self.forgotten_cancels(account).await?);
+                }
+            }
+            _ => {}
+        }
+        if let Some(change) = change {
+            let mut body = SubmissionBody::read(&record)?;
+            if change(&mut body) {
+                let body = Some(Body::new(body.json()?));
+                planned.changes.push(Change::Update { kind: submission::KIND, id, body, properties: None });
+            }
+        }
+        Ok(planned)
     }
 
     /// Removes submissions beyond the most that an account keeps, if they are done.
@@ -249,10 +271,5 @@ fn is_done(record: &Record) -> bool {
 
 /// Changes the properties of a submission, and leaves its body.
 fn set_head(head: &SubmissionHead) -> Change {
-    Change::Update {
-        kind: submission::KIND,
-        id: head.id,
-        body: None,
-        properties: Some(head.properties()),
-    }
+    Change::Update { kind: submission::KIND, id: head.id, body: None, properties: Some(head.properties()) }
 }

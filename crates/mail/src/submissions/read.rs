@@ -1,7 +1,7 @@
 //! Reads submissions.
 
 use restante_core::Error;
-use restante_records::{AccountId, Get, QUERY_ROWS_MAX, Query, Record, RecordId, Revision};
+use restante_records::{AccountId, Get, QUERY_ROWS_MAX, Query, RecordId, Revision};
 
 use super::{Submission, SubmissionHead};
 use crate::{Mail, schema::submission};
@@ -54,17 +54,5 @@ impl Mail {
             }
             tokio::task::yield_now().await; // long lists are read between the work of others
         }
-    }
-
-    /// The record of a submission, and the state of the kind before it was read.
-    pub(super) async fn submission_record(
-        &self,
-        account: AccountId,
-        id: RecordId,
-    ) -> Result<(Option<Record>, Revision), Error> {
-        let state = self.records().states(account).await?.of(submission::KIND);
-        let get = Get::whole(submission::KIND, vec![id]);
-        let found = self.records().get(account, &get).await?;
-        Ok((found.into_iter().next().flatten(), state))
     }
 }

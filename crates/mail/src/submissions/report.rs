@@ -1,15 +1,10 @@
 //! What became of the recipients of a submission.
 
-use bytes::Bytes;
 use restante_core::Error;
-use restante_records::{AccountId, Body, Change, RecordId};
+use restante_records::{AccountId, RecordId};
 
-use super::{
-    RecipientState,
-    body::SubmissionBody,
-    edit::Planned,
-};
-use crate::{Mail, MailError, schema::submission};
+use super::{RecipientState, body::SubmissionBody, edit::SubmissionEdit};
+use crate::{Mail, MailError};
 
 /// The bytes of all replies that a submission keeps: a record must have room for them.
 pub(super) const REPLIES_BYTES: usize = 96 << 10;
@@ -79,22 +74,12 @@ impl Mail {
         &self,
         account: AccountId,
         id: RecordId,
-        change: impl Fn(&mut SubmissionBody) -> bool,
+        change: impl Fn(&mut SubmissionBody) -> bool + Send + Sync,
     ) -> Result<(), Error> {
-        let changed = self
-            .edit_submissions(account, None, async || {
-                let (record, _) = self.submission_record(account, id).await?;
-                let Some(record) = record else { return Ok(None) };
-                let mut body = SubmissionBody::read(&record)?;
-                if !change(&mut body) {
-                    return Ok(None);
-                }
-                let body = Some(Body::new(Bytes::from(body.json()?)));
-                let update = Change::Update { kind: submission::KIND, id, body, properties: None };
-                Ok(Some(Planned::of(vec![update])))
-            })
-            .await;
-        changed.map(|_| ()).map_err(MailError::into_store)
+        match self.edit_submission(account, None, &SubmissionEdit::Body(id, &change)).await {
+            Ok(_) | Err(MailError::NotFound) => Ok(()),
+            Err(error) => Err(error.into_store()),
+        }
     }
 }
 

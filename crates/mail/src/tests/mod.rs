@@ -5,6 +5,7 @@ mod emails;
 mod import;
 mod mailboxes;
 mod model;
+mod submissions;
 mod upkeep;
 
 use std::sync::Arc;

@@ -153,9 +153,15 @@ mod tests {
         ] {
             assert_eq!(smtp_address(text).as_deref(), Some(smtp));
         }
-        for text in
-            ["", "bob", "@example.org", "bob@", "b b@example.org", "bob@example.org> SIZE=1", "a\r\n@example.org"]
-        {
+        for text in [
+            "",
+            "bob",
+            "@example.org",
+            "bob@",
+            "b b@example.org",
+            "bob@example.org> SIZE=1",
+            "a\r\n@example.org",
+        ] {
             assert_eq!(smtp_address(text), None, "{text:?}");
         }
     }
@@ -179,7 +185,8 @@ mod tests {
     fn su1_parameters_of_reports_are_kept_for_the_queue() {
         let mail = MailFrom::read(&parameters(&[("RET", Some("hdrs")), ("ENVID", Some("a+b"))]), 0).unwrap();
         assert_eq!((mail.returned, mail.envelope_id.as_deref()), (Some(Return::Headers), Some("a+2Bb")));
-        let given = parameters(&[("NOTIFY", Some("success,DELAY")), ("ORCPT", Some("rfc822;b=b@example.net"))]);
+        let given =
+            parameters(&[("NOTIFY", Some("success,DELAY")), ("ORCPT", Some("rfc822;b=b@example.net"))]);
         let rcpt = RcptTo::read(&given).unwrap();
         assert_eq!(rcpt.notify, Notify { on_success: true, on_failure: false, on_delay: true });
         assert_eq!(rcpt.original.as_deref(), Some("rfc822;b+3Db@example.net"));

@@ -1,19 +1,14 @@
 //! Reads a submission that a client hands in, and checks whether it may be sent.
 
-use restante_blobs::Source;
 use restante_directory::{EmailAddress, Scope};
 use restante_mail::{
-    EmailState, EnvelopeAddress, Identity, NewSubmission, OutboxMessage, email,
-    queue::Transmission,
-    row::Row,
-    sending::SendingRefused,
+    EmailState, EnvelopeAddress, Identity, NewSubmission, OutboxMessage, email, queue::Transmission,
+    row::Row, sending::SendingRefused,
 };
 use restante_records::{AccountId, Get, RecordId};
 use serde_json::{Map, Value};
 
-use super::envelope::{
-    Envelope, GivenEnvelope, MessageAddresses, invalid_email, too_many_recipients,
-};
+use super::envelope::{Envelope, GivenEnvelope, MessageAddresses, invalid_email, too_many_recipients};
 use crate::{
     core::{Content, Context, Creations, IdType, MethodError, SetError},
     methods::{email_edit::Invalid, mail_errors::too_large},
@@ -201,11 +196,13 @@ impl Create<'_> {
         addresses: &MessageAddresses,
         identity: &Identity,
     ) -> Result<GivenEnvelope, MethodError> {
-        let path = match addresses.return_path() {
-            Some(path) if self.may_send_as(path).await? => path,
-            _ => &identity.email,
-        };
-        let mail_from = EnvelopeAddress { email: path.to_owned(), parameters: None };
+        let mut email = identity.email.clone();
+        if let Some(path) = addresses.return_path()
+            && self.may_send_as(path).await?
+        {
+            path.clone_into(&mut email);
+        }
+        let mail_from = EnvelopeAddress { email, parameters: None };
         Ok(GivenEnvelope { mail_from, rcpt_to: addresses.recipients() })
     }
 

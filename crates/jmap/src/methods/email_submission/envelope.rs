@@ -83,7 +83,7 @@ impl MessageAddresses {
         let header = Header::parse(header);
         let mut read = Self::default();
         for field in header.fields() {
-            let mut into = |list: &mut Vec<String>| {
+            let into = |list: &mut Vec<String>| {
                 list.extend(as_addresses(field.value).into_iter().map(|address| address.email));
             };
             match field.name.to_ascii_lowercase().as_str() {
@@ -109,7 +109,7 @@ impl MessageAddresses {
         if self.from_fields != 1 || self.from.is_empty() || is_bad(&self.from) {
             properties.push("from");
         }
-        let is_sender_needed = self.from.len() > 1; // RFC 5322 §3.6.2
+        let is_sender_needed = self.from_fields == 1 && self.from.len() > 1; // RFC 5322 §3.6.2
         let senders = self.sender.len();
         let is_one = self.sender_fields == 1 && senders == 1;
         if (self.sender_fields > 0 || is_sender_needed) && (!is_one || is_bad(&self.sender)) {
@@ -162,8 +162,7 @@ impl Envelope {
         let asked = mail_from.parameters.as_ref();
         let asked = asked.map_or(Ok(MailFrom::default()), |asked| MailFrom::read(asked, now));
         let asked = asked.map_err(wrong)?;
-        let mut envelope =
-            Self { mail_from, sender, asked, rcpt_to: Vec::new(), recipients: Vec::new() };
+        let mut envelope = Self { mail_from, sender, asked, rcpt_to: Vec::new(), recipients: Vec::new() };
         let mut invalid = Vec::new();
         let mut seen = HashSet::new();
         for given in rcpt_to {

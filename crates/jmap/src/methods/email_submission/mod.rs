@@ -48,8 +48,9 @@ pub(crate) const METHODS: &[Method] = &[
 
 /// EmailSubmission/get.
 async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(), MethodError> {
-    let args = get::GetArgs::take(args, context, exchange, &SubmissionProperty::ALL, SubmissionProperty::name)
-        .await?;
+    let args =
+        get::GetArgs::take(args, context, exchange, &SubmissionProperty::ALL, SubmissionProperty::name)
+            .await?;
     let state = context.records().states(args.account).await?.of(submission::KIND);
     let mut not_found = Vec::new();
     let records: Vec<RecordId> = match args.ids {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures_util::future::BoxFuture;
 use restante_mail::{MailError, NewSubmission, Submission, Transition, submission};
 use restante_records::{RecordId, Revision};
 use serde_json::{Map, Value, json};
@@ -60,13 +61,17 @@ pub(super) async fn set(
     if update.is_empty() && destroy.is_empty() {
         return Ok(());
     }
-    // SU6: a second response with the same call id. The submissions are made, so its error does not take them back.
     let set = SetArgs { account, if_in_state: None, create: Map::new(), update, destroy };
+    imply_email_set(context, exchange, set).await;
+    Ok(())
+}
+
+/// SU6: a second response with the same call id. The submissions are made, so its error does not take them back.
+async fn imply_email_set(context: &Context, exchange: &mut Exchange, set: SetArgs) {
     match set_emails(context, &mut exchange.creations, set).await {
         Ok(answer) => answer.write_members(&mut exchange.answers.begin_as("Email/set")),
         Err(error) => error.write(&mut exchange.answers.begin_as("error")),
     }
-    Ok(())
 }
 
 /// What becomes of emails whose submissions were made, changed or destroyed.
@@ -143,8 +148,9 @@ impl Call<'_> {
 
     async fn create(&mut self, key: String, value: Value) -> Result<(), MethodError> {
         let reader = Create { context: self.context, account: self.answer.account };
-        let read = reader.read(&value, self.creations).await;
-        let created = match of_step(read, self.has_changed())? {
+        // Boxed: the compiler can't prove that the future of the whole call can be sent otherwise, and it is large.
+        let read: BoxFuture<'_, _> = Box::pin(reader.read(&value, self.creations));
+        let created = match of_step(read.await, self.has_changed())? {
             Err(error) => Err(error),
             Ok(Accepted { submission, is_envelope_made }) => {
                 let json = created_json(&submission, is_envelope_made);
@@ -214,8 +220,7 @@ impl Call<'_> {
             Err(error) => Err(error),
             Ok(Submission { head, .. }) => {
                 let (account, expected) = (self.answer.account, self.expected());
-                let destroyed =
-                    self.context.mail().destroy_submission(account, head.id, expected).await;
+                let destroyed = self.context.mail().destroy_submission(account, head.id, expected).await;
                 self.done(destroyed)?.map(|()| head)
             }
         };
@@ -229,10 +234,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn done(
-        &mut self,
-        edited: Result<Transition, MailError>,
-    ) -> Result<Result<(), SetError>, MethodError> {
+    fn done(&mut self, edited: Result<Transition, MailError>) -> Result<Result<(), SetError>, MethodError> {
         match edited {
             Ok(states) => {
                 self.transitions.add(states);

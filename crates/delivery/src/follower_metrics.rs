@@ -1,0 +1,63 @@
+//! What the followers count.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+/// What is counted of submissions and vacation replies. Cloning shares the counts.
+#[derive(Clone, Debug, Default)]
+pub struct FollowerMetrics {
+    submissions: Family<ResultLabel, Counter>,
+    vacation: Family<ResultLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// What became of an email while a vacation response was in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VacationResult {
+    /// A reply was queued.
+    Replied,
+    /// Its sender got one lately.
+    Repeated,
+    /// It is none that gets a reply.
+    NotAnswered,
+}
+
+impl FollowerMetrics {
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "restante_submissions",
+            "Submissions of JMAP, by result: queued, refused",
+            self.submissions.clone(),
+        );
+        registry.register(
+            "restante_vacation_emails",
+            "Emails to accounts with a vacation response, by result: replied, repeated (its sender got a reply lately), not_answered",
+            self.vacation.clone(),
+        );
+    }
+
+    pub(crate) fn count_queued(&self) {
+        self.submissions.get_or_create(&ResultLabel { result: "queued" }).inc();
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.submissions.get_or_create(&ResultLabel { result: "refused" }).inc();
+    }
+
+    pub(crate) fn count_vacation(&self, result: VacationResult) {
+        let result = match result {
+            VacationResult::Replied => "replied",
+            VacationResult::Repeated => "repeated",
+            VacationResult::NotAnswered => "not_answered",
+        };
+        self.vacation.get_or_create(&ResultLabel { result }).inc();
+    }
+}

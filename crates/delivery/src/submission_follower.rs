@@ -1,0 +1,88 @@
+//! Puts submissions of JMAP into the queue.
+
+use async_trait::async_trait;
+use restante_core::{Error, ErrorKind};
+use restante_follow::{Handler, HandlerError};
+use restante_mail::{
+    Mail, OutboxEntry, RecipientState, outbox,
+    queue::{Queue, Reply},
+};
+use restante_records::{AccountId, Changes};
+use tracing::{error, warn};
+
+use crate::{follower_metrics::FollowerMetrics, submissions::smtp_reply};
+
+/// Messages that are read from the outbox at once.
+const PAGE: usize = 64;
+
+/// Follows the outbox of each account: every message in it goes into the queue, and then leaves the outbox.
+///
+/// The outbox is the truth of what is not queued yet, so that neither a restart nor [`restante_follow::Follower::rebuild`] sends again what was
+/// sent. A message that was queued when the process ended, and not removed from the outbox, is queued again under the same key, which adds nothing.
+pub struct SubmissionFollower {
+    mail: Mail,
+    queue: Queue,
+    metrics: FollowerMetrics,
+}
+
+impl SubmissionFollower {
+    /// The name of its checkpoint.
+    pub const NAME: &'static str = "submissions";
+
+    /// A handler that puts submissions of this mail into this queue.
+    pub fn new(mail: Mail, queue: Queue, metrics: FollowerMetrics) -> Self {
+        Self { mail, queue, metrics }
+    }
+
+    async fn queue_all(&self, account: AccountId) -> Result<(), Error> {
+        loop {
+            let entries = self.mail.outbox(account, PAGE).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                self.queue_one(account, entry).await?;
+            }
+        }
+    }
+
+    async fn queue_one(&self, account: AccountId, entry: OutboxEntry) -> Result<(), Error> {
+        let OutboxEntry { id, message } = entry;
+        let submission = message.source.record;
+        // Held until the queue refers to it.
+        if !self.mail.blobs().touch(&[message.blob]).await?.contains(&true) {
+            error!(account = account.0, submission = submission.0, "the message of a submission is gone");
+        }
+        let addresses: Vec<String> = message.recipients.iter().map(|it| it.address.clone()).collect();
+        match self.queue.add(message).await {
+            Ok(_) => self.metrics.count_queued(),
+            // It can never be queued, and must not hold up the others.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                warn!(account = account.0, submission = submission.0, %error, "a submission is refused");
+                let reply = Reply::own(554, "5.3.0", "the message can't be queued");
+                for address in addresses {
+                    let reply = smtp_reply(&reply);
+                    let no = RecipientState::No;
+                    self.mail.report_submission(account, submission, &address, &reply, no).await?;
+                }
+                self.metrics.count_refused();
+            }
+            Err(error) => return Err(error),
+        }
+        self.mail.clear_outbox(account, id).await
+    }
+}
+
+#[async_trait]
+impl Handler for SubmissionFollower {
+    async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
+        if changes.created.iter().any(|created| created.kind == outbox::KIND) {
+            self.queue_all(account).await.map_err(HandlerError::new)?;
+        }
+        Ok(())
+    }
+
+    async fn reset(&mut self, _account: AccountId) -> Result<(), HandlerError> {
+        Ok(()) // nothing is derived: what is queued stays queued
+    }
+}
