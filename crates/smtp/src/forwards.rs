@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use restante_core::{Error, Timestamp};
+use restante_delivery::srs::Srs;
 use restante_directory::EmailAddress;
 use restante_mail::queue::{NewMessage, NewRecipient, Notify, Source, SourceKind, Transmission};
 use restante_mail_wire::smtp::encode_xtext;
@@ -16,11 +17,22 @@ use crate::Outbox;
 /// sender's domain, and reports come back through this server.
 pub trait ForwardSender: Send + Sync + 'static {
     /// The sender with which a message is forwarded. `sender` is the one that it came with, never empty; `alias` is the address that led outside.
-    fn rewrite(&self, sender: &str, alias: &EmailAddress, now: Timestamp) -> String;
+    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String;
 
     /// The sender that an address was made of by [`ForwardSender::rewrite`]; `None` when this server has not made it, or too long ago. The
     /// address is as the client wrote it, with its upper and lower case.
-    fn original(&self, address: &str, now: Timestamp) -> Option<String>;
+    fn original(&self, address: &str) -> Option<String>;
+}
+
+impl ForwardSender for Srs {
+    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String {
+        self.rewrite(sender, alias.domain().as_str())
+    }
+
+    fn original(&self, address: &str) -> Option<String> {
+        let (local, _) = address.rsplit_once('@')?;
+        self.restore(local)
+    }
 }
 
 /// Queues what is forwarded. Cloning shares the queue.
@@ -63,7 +75,7 @@ impl Forwards {
         let raw = Bytes::from(raw);
         let sender = match mail.sender {
             "" => String::new(),
-            sender => self.sender.rewrite(sender, mail.alias, mail.received),
+            sender => self.sender.rewrite(sender, mail.alias),
         };
         let transmission =
             transmission_of(&raw, mail.is_utf8, [sender.as_str()].into_iter().chain(texts(mail.targets)));

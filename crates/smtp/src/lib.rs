@@ -16,6 +16,7 @@ mod door;
 mod forwards;
 mod journal;
 mod limits;
+mod local;
 mod mail_delivery;
 mod memory;
 mod metrics;
@@ -33,9 +34,10 @@ pub use journal::{
     About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, Outcome,
     RefusedWith,
 };
+pub use local::LocalDelivery;
 pub use mail_delivery::MailDelivery;
 pub use metrics::SmtpMetrics;
-pub use outbox::Outbox;
+pub use outbox::{Outbox, QueueOutbox};
 pub use recipients::{Recipients, Target};
 pub use submission::{SubmissionConfig, SubmissionParts};
 

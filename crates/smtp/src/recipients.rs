@@ -65,7 +65,7 @@ pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Re
     };
     let address = address_of(mailbox)?;
     if let Some(forwards) = &server.forwards
-        && let Some(original) = forwards.sender.original(&mailbox.to_string(), server.clock.now())
+        && let Some(original) = forwards.sender.original(&mailbox.to_string())
     {
         let outside = Outside { alias: address, addresses: vec![original], is_return: true };
         return Ok(Destination { targets: Vec::new(), outside: Some(outside) });
@@ -95,7 +95,7 @@ fn address_of(mailbox: Mailbox<'_>) -> Result<EmailAddress, Refusal> {
 
 async fn resolve(server: &Server, address: &EmailAddress) -> Result<Destination, Refusal> {
     match server.recipients.resolve(address).await {
-        Ok(Resolution::Targets(targets)) => active(server, address, targets),
+        Ok(Resolution::Targets(targets)) => active(address, targets, server.forwards.is_some()),
         Ok(Resolution::Unknown) => Err(Refusal::Unknown),
         Ok(Resolution::Foreign) => Err(Refusal::Relay),
         Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -111,15 +111,15 @@ async fn resolve(server: &Server, address: &EmailAddress) -> Result<Destination,
 
 /// The active accounts among the targets of an address, and those outside. Mail for an alias is not lost for those of its users that are disabled, but
 /// for targets elsewhere it would be: without forwards such an alias is refused as a whole.
-fn active(
-    server: &Server,
+pub(crate) fn active(
     address: &EmailAddress,
     targets: Vec<directory::Target>,
+    may_forward: bool,
 ) -> Result<Destination, Refusal> {
     let (mut active, mut outside) = (Vec::with_capacity(targets.len()), Vec::new());
     for target in targets {
         match target {
-            directory::Target::Foreign(_) if server.forwards.is_none() => return Err(Refusal::AliasOutside),
+            directory::Target::Foreign(_) if !may_forward => return Err(Refusal::AliasOutside),
             directory::Target::Foreign(address) => outside.push(address.to_string()),
             directory::Target::Account { state: State::Disabled, .. } => {}
             directory::Target::Account { account, address, state: State::Active, quota_bytes, .. } => {
