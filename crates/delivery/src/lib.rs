@@ -2,7 +2,9 @@
 
 mod notices;
 pub mod prepare;
+pub mod route;
 mod seams;
+pub mod transport;
 
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
