@@ -176,7 +176,7 @@ impl Router {
 }
 
 /// A domain as the DNS has it: also one that no account of this server could have, as with an underscore.
-fn ascii(domain: &str) -> Option<String> {
+pub(crate) fn ascii(domain: &str) -> Option<String> {
     if let Ok(domain) = domain.parse::<Domain>() {
         return Some(domain.as_str().to_owned());
     }

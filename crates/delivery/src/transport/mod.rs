@@ -5,8 +5,10 @@ mod connection;
 mod fit;
 mod handshake;
 mod metrics;
+mod mta_sts;
 mod policy;
 mod reply;
+mod trust;
 mod wire;
 
 use std::{
@@ -22,11 +24,12 @@ use restante_net::{
     tls::{ClientTls, Roots, TlsError, Verify},
 };
 use rustls::ClientConfig;
-use tokio::{io::AsyncReadExt, sync::OnceCell, time::timeout};
-use tracing::debug;
+use tokio::{io::AsyncReadExt, time::timeout};
+use tracing::{debug, warn};
 
 pub use config::RemoteConfig;
 pub use metrics::RemoteMetrics;
+pub use mta_sts::StsPolicies;
 pub use policy::{NoPolicies, TlsPolicies, TlsPolicy};
 pub use wire::{Network, Socket, TcpNetwork};
 
@@ -37,6 +40,7 @@ use crate::{
 use config::Times;
 use connection::SmtpConnection;
 use handshake::{Credentials, Demand, Failure, Handshake};
+use trust::TrustedTls;
 
 /// The longest file of credentials.
 const CREDENTIALS_BYTES_MAX: u64 = 4_096;
@@ -68,12 +72,10 @@ pub struct SmtpRemote {
     signer: Arc<dyn Signer>,
     hostname: String,
     smarthost: Option<Smarthost>,
-    authorities: PathBuf,
     times: Times,
     addresses_max: usize,
     any_certificate: Arc<ClientConfig>,
-    /// Made when it is first needed: a system without authorities can send without.
-    verified: OnceCell<Arc<ClientConfig>>,
+    trust: TrustedTls,
     metrics: RemoteMetrics,
 }
 
@@ -107,11 +109,10 @@ impl SmtpRemote {
             signer,
             hostname,
             smarthost,
-            authorities: config.authorities.clone(),
             times: Times::of(config),
             addresses_max,
             any_certificate: Arc::new(any.config()?),
-            verified: OnceCell::new(),
+            trust: TrustedTls::new(&config.authorities),
             metrics,
         })
     }
@@ -246,17 +247,8 @@ impl SmtpRemote {
 
     /// TLS that checks certificates.
     async fn verifying(&self) -> Result<Arc<ClientConfig>, Reply> {
-        let make = || async {
-            let is_system = self.authorities.as_os_str().is_empty();
-            let roots = if is_system { Roots::System } else { Roots::File(self.authorities.clone()) };
-            let tls = ClientTls { verify: Verify::ChainAndName, roots, identity: None };
-            let made = tokio::task::spawn_blocking(move || tls.config()).await;
-            let made = made.map_err(|error| error.to_string())?;
-            made.map(Arc::new).map_err(|error| error.to_string())
-        };
-        let config: Result<&Arc<ClientConfig>, String> = self.verified.get_or_try_init(make).await;
-        config.cloned().map_err(|error| {
-            tracing::warn!(%error, "certificates of other servers can't be checked: mail that needs it waits");
+        self.trust.config().await.map_err(|error| {
+            warn!(error, "certificates of other servers can't be checked: mail that needs it waits");
             Reply::own(451, "4.7.5", "certificates of other servers can't be checked now")
         })
     }
@@ -287,7 +279,7 @@ impl Smarthost {
             return Ok(None);
         }
         let wrong = |what: String| {
-            tracing::warn!(file = %self.credentials.display(), what, "the credentials of the smarthost can't be used");
+            warn!(file = %self.credentials.display(), what, "the credentials of the smarthost can't be used");
             Reply::own(451, "4.7.8", "this server has no credentials for its smarthost now")
         };
         let mut text = String::new();

@@ -117,7 +117,7 @@ impl Fake {
             "QUIT" => "221 2.0.0 bye".to_owned(),
             _ => "250 2.1.5 ok".to_owned(),
         };
-        let exact = self.actions.get(&format!("{word} {path}"));
+        let exact = self.actions.get(command).or_else(|| self.actions.get(&format!("{word} {path}")));
         let found = exact.or_else(|| self.actions.get(&word.to_ascii_lowercase())).or_else(|| self.actions.get(&word));
         found.cloned().unwrap_or_else(|| Action::Say(format!("{default}\r\n")))
     }
@@ -136,7 +136,7 @@ impl Fake {
                 log.is_tls = is_tls;
             }
             let action = self.action(&line);
-            let begins_data = line == "DATA" && matches!(&action, Action::Say(reply) if reply.starts_with("354"));
+            let begins_data = line == "DATA" && matches!(&action, Action::Say(reply) | Action::Late(_, reply) if reply.starts_with("354"));
             let begins_tls = line == "STARTTLS" && matches!(&action, Action::Say(reply) if reply.starts_with("220"));
             if !session.act(action).await? {
                 return Ok(());

@@ -4,7 +4,7 @@ mod fake;
 mod negotiation;
 mod servers;
 mod states;
-mod tls;
+pub(super) mod tls;
 
 use std::sync::Arc;
 

@@ -11,14 +11,14 @@ use super::{fake::Action, *};
 const BOB: &str = "bob@example.net";
 
 /// A certificate authority.
-pub(super) struct Authority {
+pub(in super::super) struct Authority {
     certificate: Certificate,
     key: KeyPair,
     file: tempfile::NamedTempFile,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -29,12 +29,12 @@ impl Authority {
     }
 
     /// Its own certificate.
-    pub(super) fn file(&self) -> &Path {
+    pub(in super::super) fn file(&self) -> &Path {
         self.file.path()
     }
 
     /// A server with a certificate for a name.
-    pub(super) fn server(&self, name: &str) -> Arc<ServerConfig> {
+    pub(in super::super) fn server(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
