@@ -46,7 +46,7 @@ pub use metrics::MailMetrics;
 pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
-    KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, push, sent, thread, upload, vault,
+    KINDS_END, RESERVED, account, dkim, email, identity, keyword, kinds, mailbox, outgoing, push, queued, sent, thread, upload, vault,
 };
 
 #[cfg(test)]

@@ -9,16 +9,16 @@
 
 use restante_records::{Kind, KindSchema};
 
+pub mod dkim;
+
 /// The first kind that does not belong to mail.
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 5] = [
+pub const RESERVED: [(Kind, &str); 3] = [
     (Kind(7), "submission"),
     (Kind(8), "vacation"),
     (Kind(12), "sieve"),
-    (Kind(13), "queued"),
-    (Kind(14), "dkim"),
 ];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
@@ -33,7 +33,10 @@ pub fn kinds() -> Vec<KindSchema> {
         push::schema(),
         upload::schema(),
         vault::schema(),
+        dkim::schema(),
         sent::schema(),
+        queued::schema(),
+        outgoing::schema(),
     ]
 }
 
@@ -385,6 +388,99 @@ pub mod vault {
             .property(ORIGIN, "origin")
             .index(IndexSchema::ordered(BY_DELETED_AT, "deleted_at", &[DELETED_AT]))
             .index(IndexSchema::scattered(BY_DELIVERY, "delivery", &[DELIVERY]))
+    }
+}
+
+/// A recipient of outgoing mail, in one of the reserved accounts of the queue: see [`crate::queue`]. Its body refers to the message.
+pub mod queued {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(13);
+
+    /// 0 when it is tried once it is due, 1 when it is held. None when it has ended.
+    pub const STATE: Property = Property(1);
+    /// When it is tried next, in seconds since 1970; while it is being tried the end of the lease.
+    pub const DUE: Property = Property(2);
+    /// The domain of its address. A longer one than a property takes is `#` and its hash.
+    pub const DOMAIN: Property = Property(3);
+    /// A hash of what names the message: a message that is queued again finds its recipients.
+    pub const KEY: Property = Property(4);
+    /// The envelope sender in lowercase, shortened as the domain; empty for `<>`.
+    pub const SENDER: Property = Property(5);
+    /// The account that sends it.
+    pub const ACCOUNT: Property = Property(6);
+    /// The attempts that were begun.
+    pub const ATTEMPTS: Property = Property(7);
+    /// When it first became due: its expiry counts from here.
+    pub const FIRST_DUE: Property = Property(8);
+    /// While it is being tried: the revision of the commit that claimed it.
+    pub const LEASE: Property = Property(9);
+    /// 1 when the delay was reported.
+    pub const DELAY_REPORTED: Property = Property(10);
+    /// How often it could not be prepared.
+    pub const FAULTS: Property = Property(11);
+    /// Leases in a row that ended without an outcome.
+    pub const LOST_LEASES: Property = Property(12);
+    /// When it has ended: until when it is remembered, in seconds since 1970.
+    pub const REMEMBERED: Property = Property(13);
+
+    /// What is due, and by domain without reading records.
+    pub const BY_DUE: Index = Index(1);
+    /// The recipients of a domain.
+    pub const BY_DOMAIN: Index = Index(2);
+    /// The recipients of a message. Hashes are random, so that the index is scattered.
+    pub const BY_KEY: Index = Index(3);
+    /// The recipients of a sender.
+    pub const BY_SENDER: Index = Index(4);
+    /// The recipients of what an account sends.
+    pub const BY_ACCOUNT: Index = Index(5);
+    /// What has ended, what is forgotten first at first.
+    pub const BY_REMEMBERED: Index = Index(6);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "queued")
+            .property(STATE, "state")
+            .property(DUE, "due")
+            .property(DOMAIN, "domain")
+            .property(KEY, "key")
+            .property(SENDER, "sender")
+            .property(ACCOUNT, "account")
+            .property(ATTEMPTS, "attempts")
+            .property(FIRST_DUE, "first_due")
+            .property(LEASE, "lease")
+            .property(DELAY_REPORTED, "delay_reported")
+            .property(FAULTS, "faults")
+            .property(LOST_LEASES, "lost_leases")
+            .property(REMEMBERED, "remembered")
+            .index(IndexSchema::ordered(BY_DUE, "due", &[STATE, DUE, DOMAIN]))
+            .index(IndexSchema::ordered(BY_DOMAIN, "domain", &[DOMAIN, STATE, DUE]))
+            .index(IndexSchema::scattered(BY_KEY, "key", &[KEY]))
+            .index(IndexSchema::ordered(BY_SENDER, "sender", &[SENDER, DUE]))
+            .index(IndexSchema::ordered(BY_ACCOUNT, "account", &[ACCOUNT, DUE]))
+            .index(IndexSchema::ordered(BY_REMEMBERED, "remembered", &[REMEMBERED]))
+    }
+}
+
+/// Whether anything is sent: one record, in the reserved account 192.
+pub mod outgoing {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(16);
+
+    /// How often the store had been restored when sending was last allowed.
+    pub const RELEASED: Property = Property(1);
+
+    /// Finds the record: its only entry.
+    pub const ALL: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "outgoing").property(RELEASED, "released").index(IndexSchema::ordered(
+            ALL,
+            "all",
+            &[RELEASED],
+        ))
     }
 }
 

@@ -238,6 +238,10 @@ impl Upkeep for Observed {
         self.inner.upkeep.identity()
     }
 
+    fn restores(&self) -> u64 {
+        self.inner.upkeep.restores()
+    }
+
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         // It reads what is there and writes elsewhere: when it fails, reads and commits may go on well.
         let result = self.inner.upkeep.backup(folder).await;

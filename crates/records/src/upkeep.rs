@@ -75,6 +75,10 @@ pub trait Upkeep: Send + Sync + 'static {
     /// elsewhere for the records, as blobs are, notes it, to see that later records are the same.
     fn identity(&self) -> Identity;
 
+    /// How often the store was restored from a backup. It rises when a copy is opened that [`Upkeep::backup`] made, and stays so in its
+    /// later copies. An engine that keeps nothing on disk answers 0.
+    fn restores(&self) -> u64;
+
     /// Writes a copy of everything that was acknowledged before the call into `folder`, which must exist and be empty: the
     /// engine's files as they would be after a close. Commits go on meanwhile; what is acknowledged later may be in it or
     /// not, each commit whole.

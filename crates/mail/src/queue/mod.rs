@@ -1,7 +1,242 @@
 //! The queue of outgoing mail: a record for each recipient, in reserved accounts.
+//!
+//! What is added is durable, and is sent or reported until it ends. A sender reads what is due, claims it by a conditional commit with
+//! a lease, tries it, and notes the outcome; what its lease outlives is tried again. Several servers may send from one store. Nothing
+//! of the queue is in memory.
 
+mod account;
+mod add;
+mod claim;
+mod edit;
+mod gate;
 mod item;
+mod list;
+mod operate;
+mod stored;
 mod view;
 
-pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
+use std::sync::Arc;
+
+use restante_core::{Clock, Error};
+use restante_records::{Cursor, Records, Watch};
+
+pub use account::{QUEUE_ACCOUNTS, QueueAccount};
+pub use claim::{Claimed, Ending, Lease, Outcome};
+pub use gate::Held;
+pub use item::{
+    NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission,
+};
+pub use list::{DomainCount, DueItem, DuePage, LIST_MAX, ListCursor, ListFilter, ListPage, Totals};
+pub use operate::Selection;
 pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};
+
+use edit::Editor;
+use operate::Action;
+
+/// The queue. Cloning shares it. All handles of one process on one store should be clones of one, so that their edits don't conflict.
+#[derive(Clone)]
+pub struct Queue {
+    editor: Arc<Editor>,
+    /// How often the store was restored from a backup.
+    restores: u64,
+}
+
+impl Queue {
+    /// The queue in these records, which were opened with [`crate::kinds`] in their schema.
+    pub fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
+        Self { editor: Arc::new(Editor::new(records, clock)), restores: 0 }
+    }
+
+    /// The same for a store that was restored from backups so often, as its [`restante_records::Upkeep::restores`] says: nothing is
+    /// sent until an operator releases the queue after the last one.
+    #[must_use]
+    pub fn restored(mut self, restores: u64) -> Self {
+        self.restores = restores;
+        self
+    }
+
+    /// Adds a message, and returns the ids of its recipients, in their order, when they are durable. All are added in one commit (beyond
+    /// 2,048 recipients or 1 MiB in several). A recipient that was added with the same [`Source::key`] before is not added again, also when it
+    /// has ended meanwhile, if it came from a submission of JMAP, a forward or a vacation reply: those are remembered for 5 days.
+    ///
+    /// The blob must have been put or touched for this.
+    ///
+    /// # Errors
+    /// `Invalid` without recipients; those of a commit: repeating is safe.
+    pub async fn add(&self, message: NewMessage) -> Result<Vec<QueuedId>, Error> {
+        self.editor.add(&message).await
+    }
+
+    /// A page of what is due in an account from one time until another, both included, in seconds since 1970. At most 4,096 a page.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn due(
+        &self,
+        account: QueueAccount,
+        times: (u64, u64),
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<DuePage, Error> {
+        self.editor.due(account, times, after, limit).await
+    }
+
+    /// The recipients of one domain, as [`DueItem::domain`] names it, that are due in an account until a time, the oldest first.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn due_of(
+        &self,
+        account: QueueAccount,
+        domain: &str,
+        until: u64,
+        limit: usize,
+    ) -> Result<Vec<QueuedId>, Error> {
+        self.editor.due_of(account, domain, until, limit).await
+    }
+
+    /// When the first recipient of an account is due that is due later than a time, in seconds since 1970.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn next_due(&self, account: QueueAccount, after: Option<u64>) -> Result<Option<u64>, Error> {
+        self.editor.next_due(account, after).await
+    }
+
+    /// Claims those of some recipients of one account that are due now, until a time in seconds since 1970. Of several that claim one
+    /// at once, one gets it. When the lease has ended it is due again.
+    ///
+    /// # Errors
+    /// `Invalid` for recipients of several accounts; those of a commit.
+    pub async fn claim(&self, ids: &[QueuedId], lease_until: u64) -> Result<Vec<Claimed>, Error> {
+        self.editor.claim(ids, lease_until).await
+    }
+
+    /// Extends leases of one account; returns how many still held.
+    ///
+    /// # Errors
+    /// As [`Queue::claim`].
+    pub async fn renew(&self, leases: &[Lease], until: u64) -> Result<usize, Error> {
+        self.editor.renew(leases, until).await
+    }
+
+    /// Notes what became of recipients of one account, and adds the reports about them, in one commit; returns how many endings were
+    /// noted. One whose lease somebody else has by now is left out, unless it was delivered.
+    ///
+    /// # Errors
+    /// As [`Queue::claim`].
+    pub async fn end(&self, outcomes: &[Outcome]) -> Result<usize, Error> {
+        self.editor.end(outcomes).await
+    }
+
+    /// A recipient; `None` when it has left the queue.
+    ///
+    /// # Errors
+    /// Those of a get; `Corrupt`.
+    pub async fn get(&self, id: QueuedId) -> Result<Option<QueuedRecipient>, Error> {
+        self.editor.find(id).await
+    }
+
+    /// A page of the recipients that match, at most [`LIST_MAX`], in each account by time.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn list(
+        &self,
+        filter: &ListFilter,
+        after: Option<&ListCursor>,
+        limit: usize,
+    ) -> Result<ListPage, Error> {
+        self.editor.list(filter, after, limit).await
+    }
+
+    /// The recipients by domain, the domain with the most first. It walks the queue: it is for people. At most 20,000 domains are counted apart.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn domains(&self) -> Result<Vec<DomainCount>, Error> {
+        self.editor.domains().await
+    }
+
+    /// How many recipients there are. It counts by walking.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn totals(&self) -> Result<Totals, Error> {
+        self.editor.totals().await
+    }
+
+    /// Holds recipients: they are not tried until they are released. An attempt that is under way is finished. Returns how many.
+    ///
+    /// # Errors
+    /// Those of a commit; those that were held before stay held.
+    pub async fn hold(&self, selection: &Selection, why: &str) -> Result<u64, Error> {
+        self.editor.operate(selection, &Action::Hold { why: why.to_owned() }).await
+    }
+
+    /// Releases recipients that are held. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Queue::hold`].
+    pub async fn release(&self, selection: &Selection) -> Result<u64, Error> {
+        self.editor.operate(selection, &Action::Release).await
+    }
+
+    /// Makes recipients due now that wait for a later time. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Queue::hold`].
+    pub async fn retry(&self, selection: &Selection) -> Result<u64, Error> {
+        self.editor.operate(selection, &Action::Retry).await
+    }
+
+    /// Drops recipients: nothing more is sent to them and nothing is reported. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Queue::hold`].
+    pub async fn drop_all(&self, selection: &Selection) -> Result<u64, Error> {
+        self.editor.operate(selection, &Action::Drop).await
+    }
+
+    /// Forgets what has ended and was remembered long enough, some of each account; returns whether there is more.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub async fn forget(&self) -> Result<bool, Error> {
+        self.editor.forget().await
+    }
+
+    /// Whether everything is held, and why; `None` when mail is sent.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn gate(&self) -> Result<Option<Held>, Error> {
+        self.editor.gate(self.restores).await
+    }
+
+    /// Holds everything. Returns why it is held: the reason that held already, if one did.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub async fn hold_all(&self, why: &str) -> Result<Option<Held>, Error> {
+        self.editor.set_gate(Some(why), None).await
+    }
+
+    /// Lets mail be sent again, also after a restore. Recipients that are held by themselves stay held.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub async fn release_all(&self) -> Result<(), Error> {
+        self.editor.set_gate(None, Some(self.restores)).await.map(drop)
+    }
+
+    /// Announcements of commits, of all accounts of the store: those of the queue are [`QueueAccount::of_account`].
+    pub fn changes(&self) -> Watch {
+        self.editor.records.watch()
+    }
+
+    /// Now, in seconds since 1970.
+    pub fn now(&self) -> u64 {
+        self.editor.now()
+    }
+}

@@ -326,6 +326,10 @@ impl Upkeep for Faces {
         self.0.identity
     }
 
+    fn restores(&self) -> u64 {
+        self.0.ledger.restores
+    }
+
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         refuse_full(folder)?;
         self.0.store.backup(folder).await

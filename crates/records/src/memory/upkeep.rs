@@ -105,6 +105,10 @@ impl Upkeep for Model {
         self.identity
     }
 
+    fn restores(&self) -> u64 {
+        0
+    }
+
     async fn backup(&self, _folder: &Path) -> Result<(), Error> {
         Err(Error::invalid("the memory engine keeps nothing on disk: there is nothing to back up"))
     }

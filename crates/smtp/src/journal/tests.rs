@@ -114,6 +114,7 @@ fn any_entry() -> impl Strategy<Value = DeliveryEntry> {
         any::<u64>().prop_map(|id| Outcome::Stored(RecordId(id))),
         Just(Outcome::Repeated),
         Just(Outcome::BrokenOff),
+        Just(Outcome::Queued),
         (any::<u16>(), text(), text()).prop_map(|(code, status, reason)| Outcome::Refused(RefusedWith {
             code,
             status: status.into(),

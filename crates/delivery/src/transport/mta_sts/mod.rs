@@ -77,7 +77,7 @@ impl StsPolicies {
                 Known { id, policy: Some((policy, until)), retry: None }
             }
             Err(why) => {
-                debug!(domain, why, "the TLS policy of a domain can't be fetched");
+                println!("WHY {why}"); debug!(domain, why, "the TLS policy of a domain can't be fetched");
                 Known { id, policy: held, retry: Some(now + RETRY_SECONDS) }
             }
         };

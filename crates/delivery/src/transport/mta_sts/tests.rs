@@ -83,6 +83,7 @@ impl World {
 
     async fn is_enforced(&self) -> bool {
         let found = self.policies.policy_of("Example.NET").await;
+        println!("{:?}", self.policies.known.lock());
         let enforced = TlsPolicy::Verified { hosts: vec!["mx.example.net".into()] };
         assert!(found == enforced || found == TlsPolicy::Opportunistic, "{found:?}");
         found == enforced

@@ -1,0 +1,322 @@
+//! Claiming what is due, and noting what became of it.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use restante_core::{Error, Kind};
+use restante_records::{AccountId, Body, Change, Properties, Record, RecordId, Revision, Value};
+use tracing::warn;
+
+use super::{
+    NewMessage, QueuedId, QueuedRecipient, QueuedState, Reply,
+    add::create,
+    edit::{Edit, Editor, Reader},
+    stored::{Stored, StoredAttempt, number, set, state_number, view},
+};
+use crate::schema::queued;
+
+/// Leases in a row that end without an outcome before a recipient is held: it may be what ends the process.
+const LOST_LEASES_MAX: u64 = 20;
+/// How long what has ended is remembered, in seconds: longer than a peer repeats a mail that was taken and not acknowledged.
+const REMEMBER_SECONDS: u64 = 5 * 86_400;
+/// The longest reason that is kept.
+const REASON_CHARS_MAX: usize = 500;
+
+const KIND: Kind = queued::KIND;
+
+/// The right to try a recipient, until the lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The recipient.
+    pub id: QueuedId,
+    /// The commit that gave it.
+    pub claimed: Revision,
+}
+
+/// A recipient that is being tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The right to try it.
+    pub lease: Lease,
+    /// The recipient; its `attempts` count this one.
+    pub recipient: QueuedRecipient,
+    /// Whether the attempt before this one ended without an outcome.
+    pub is_lease_lost: bool,
+}
+
+/// What became of a recipient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was delivered, and leaves the queue, whoever has the lease now.
+    Delivered,
+    /// It has failed for good or is not to be sent, and leaves the queue.
+    Dropped,
+    /// It is tried again.
+    Postponed {
+        /// When, in seconds since 1970.
+        due: u64,
+        /// The reply.
+        reply: Reply,
+        /// Whether the delay is reported by now.
+        is_delay_reported: bool,
+    },
+    /// It was not tried: the attempt does not count.
+    Returned {
+        /// When it is tried, in seconds since 1970.
+        due: u64,
+    },
+    /// It could not be prepared: the attempt does not count. It is held when that happened too often.
+    Faulted {
+        /// When it is tried again, in seconds since 1970.
+        due: u64,
+        /// Why.
+        why: String,
+        /// How often it takes until it is held.
+        faults_max: u32,
+    },
+}
+
+/// Recipients that end together, and the report about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The recipients.
+    pub endings: Vec<(Lease, Ending)>,
+    /// Added in the same commit, unless nothing of this was noted.
+    pub notice: Option<NewMessage>,
+}
+
+/// Claims those of some records that are due.
+struct Claim<'a> {
+    ids: &'a [QueuedId],
+    lease_until: u64,
+}
+
+#[async_trait]
+impl Edit for Claim<'_> {
+    type Plan = Vec<(QueuedRecipient, bool)>;
+
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Self::Plan), Error> {
+        let ids: BTreeSet<RecordId> = self.ids.iter().map(|id| id.record).collect();
+        let ids = ids.into_iter().collect();
+        let (mut changes, mut claimed) = (Vec::new(), Vec::new());
+        for record in reader.read(ids).await? {
+            let is_due = number(&record.properties, queued::DUE).is_some_and(|due| due <= reader.now);
+            let is_tried = number(&record.properties, queued::STATE) == Some(state_number(QueuedState::Due));
+            if !is_due || !is_tried {
+                continue;
+            }
+            let mut recipient = match view(reader.account, &record) {
+                Ok(Some(recipient)) => recipient,
+                Ok(None) => continue,
+                Err(error) => {
+                    warn!(account = reader.account.0, record = record.id.0, %error, "a queued recipient is held");
+                    changes.push(hold_damaged(&record));
+                    continue;
+                }
+            };
+            let was_leased = recipient.is_leased;
+            let lost = number(&record.properties, queued::LOST_LEASES).unwrap_or(0) + u64::from(was_leased);
+            if lost >= LOST_LEASES_MAX {
+                changes.push(hold_lost(&record)?);
+                continue;
+            }
+            recipient.attempts = recipient.attempts.saturating_add(1);
+            recipient.is_leased = true;
+            recipient.due = self.lease_until;
+            let mut properties = record.properties;
+            set(&mut properties, queued::DUE, Some(Value::Number(self.lease_until)));
+            set(&mut properties, queued::ATTEMPTS, Some(Value::Number(recipient.attempts.into())));
+            set(&mut properties, queued::LEASE, Some(Value::Revision));
+            set(&mut properties, queued::LOST_LEASES, (lost > 0).then_some(Value::Number(lost)));
+            changes.push(update(record.id, None, properties));
+            claimed.push((recipient, was_leased));
+        }
+        Ok((changes, claimed))
+    }
+}
+
+fn update(id: RecordId, body: Option<Body>, properties: Properties) -> Change {
+    Change::Update { kind: KIND, id, body, properties: Some(properties) }
+}
+
+/// A record that can't be read is kept as it is, for the operator.
+fn hold_damaged(record: &Record) -> Change {
+    let mut properties = record.properties.clone();
+    set(&mut properties, queued::STATE, Some(Value::Number(state_number(QueuedState::Held))));
+    update(record.id, None, properties)
+}
+
+fn hold_lost(record: &Record) -> Result<Change, Error> {
+    let mut stored = Stored::read(&record.body)?;
+    stored.reason = Some(format!("{LOST_LEASES_MAX} attempts in a row ended without an outcome"));
+    let mut properties = without_lease(&record.properties);
+    set(&mut properties, queued::STATE, Some(Value::Number(state_number(QueuedState::Held))));
+    Ok(update(record.id, Some(stored.body(record.body.blobs.clone())?), properties))
+}
+
+fn without_lease(properties: &Properties) -> Properties {
+    let mut properties = properties.clone();
+    set(&mut properties, queued::LEASE, None);
+    set(&mut properties, queued::LOST_LEASES, None);
+    properties
+}
+
+/// Extends leases.
+struct Renew<'a> {
+    leases: &'a [Lease],
+    until: u64,
+}
+
+#[async_trait]
+impl Edit for Renew<'_> {
+    type Plan = usize;
+
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, usize), Error> {
+        let ids = self.leases.iter().map(|lease| lease.id.record).collect();
+        let mut changes = Vec::new();
+        for record in reader.read(ids).await? {
+            if self.leases.iter().any(|lease| is_leased(&record, lease)) {
+                let mut properties = record.properties;
+                set(&mut properties, queued::DUE, Some(Value::Number(self.until)));
+                changes.push(update(record.id, None, properties));
+            }
+        }
+        let renewed = changes.len();
+        Ok((changes, renewed))
+    }
+}
+
+fn is_leased(record: &Record, lease: &Lease) -> bool {
+    record.id == lease.id.record && number(&record.properties, queued::LEASE) == Some(lease.claimed.0)
+}
+
+/// Notes outcomes.
+struct End<'a> {
+    outcomes: &'a [Outcome],
+}
+
+#[async_trait]
+impl Edit for End<'_> {
+    /// How many endings were noted.
+    type Plan = usize;
+
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, usize), Error> {
+        let endings = self.outcomes.iter().flat_map(|outcome| &outcome.endings);
+        let ids = endings.map(|(lease, _)| lease.id.record).collect();
+        let records = reader.read(ids).await?;
+        let (mut changes, mut noted) = (Vec::new(), 0);
+        for outcome in self.outcomes {
+            let before = noted;
+            for (lease, ending) in &outcome.endings {
+                let Some(record) = records.iter().find(|record| record.id == lease.id.record) else { continue };
+                if !is_leased(record, lease) && *ending != Ending::Delivered {
+                    continue; // somebody else tries it now
+                }
+                if let Some(change) = ended(record, ending, reader.now)? {
+                    changes.push(change);
+                    noted += 1;
+                }
+            }
+            if let Some(notice) = outcome.notice.as_ref().filter(|_| noted > before) {
+                for recipient in &notice.recipients {
+                    changes.push(create(notice, recipient, reader.now)?);
+                }
+            }
+        }
+        Ok((changes, noted))
+    }
+}
+
+/// A record after an ending; `None` when it has ended already.
+fn ended(record: &Record, ending: &Ending, now: u64) -> Result<Option<Change>, Error> {
+    let (mut stored, mut properties) = (None, without_lease(&record.properties));
+    let uncount = |properties: &mut Properties| {
+        let attempts = number(properties, queued::ATTEMPTS).unwrap_or(0).saturating_sub(1);
+        set(properties, queued::ATTEMPTS, (attempts > 0).then_some(Value::Number(attempts)));
+    };
+    match ending {
+        Ending::Delivered | Ending::Dropped => return gone(record, now),
+        Ending::Postponed { due, reply, is_delay_reported } => {
+            let mut body = Stored::read(&record.body)?;
+            body.last = Some(StoredAttempt::new(now, reply.clone()));
+            stored = Some(body);
+            set(&mut properties, queued::DUE, Some(Value::Number(*due)));
+            set(&mut properties, queued::FAULTS, None);
+            set(&mut properties, queued::DELAY_REPORTED, is_delay_reported.then_some(Value::Number(1)));
+        }
+        Ending::Returned { due } => {
+            uncount(&mut properties);
+            set(&mut properties, queued::DUE, Some(Value::Number(*due)));
+        }
+        Ending::Faulted { due, why, faults_max } => {
+            uncount(&mut properties);
+            let faults = number(&properties, queued::FAULTS).unwrap_or(0) + 1;
+            set(&mut properties, queued::DUE, Some(Value::Number(*due)));
+            set(&mut properties, queued::FAULTS, Some(Value::Number(faults)));
+            let mut body = Stored::read(&record.body)?;
+            body.reason = Some(why.chars().take(REASON_CHARS_MAX).collect());
+            stored = Some(body);
+            if faults >= u64::from(*faults_max) {
+                set(&mut properties, queued::STATE, Some(Value::Number(state_number(QueuedState::Held))));
+            }
+        }
+    }
+    let body = match stored {
+        Some(stored) => Some(stored.body(record.body.blobs.clone())?),
+        None => None,
+    };
+    Ok(Some(update(record.id, body, properties)))
+}
+
+/// A record that leaves the queue: destroyed, or remembered without its message.
+pub(super) fn gone(record: &Record, now: u64) -> Result<Option<Change>, Error> {
+    if number(&record.properties, queued::STATE).is_none() {
+        return Ok(None);
+    }
+    let stored = Stored::read(&record.body).ok().filter(Stored::is_remembered);
+    let Some(stored) = stored else { return Ok(Some(Change::Destroy { kind: KIND, id: record.id })) };
+    let key = record.properties.values(queued::KEY).cloned();
+    let mut properties: Properties = key.map(|key| (queued::KEY, key)).collect();
+    properties.add(queued::REMEMBERED, Value::Number(now.saturating_add(REMEMBER_SECONDS)));
+    Ok(Some(update(record.id, Some(stored.body(Vec::new())?), properties)))
+}
+
+impl Editor {
+    /// See [`super::Queue::claim`].
+    pub(super) async fn claim(&self, ids: &[QueuedId], lease_until: u64) -> Result<Vec<Claimed>, Error> {
+        let Some(account) = one_account(ids.iter().copied())? else { return Ok(Vec::new()) };
+        let (recipients, committed) = self.edit(account, &Claim { ids, lease_until }).await?;
+        let Some(committed) = committed else { return Ok(Vec::new()) };
+        let claimed = recipients.into_iter().map(|(recipient, is_lease_lost)| Claimed {
+            lease: Lease { id: recipient.id, claimed: committed.revision },
+            recipient,
+            is_lease_lost,
+        });
+        Ok(claimed.collect())
+    }
+
+    /// See [`super::Queue::renew`].
+    pub(super) async fn renew(&self, leases: &[Lease], until: u64) -> Result<usize, Error> {
+        let Some(account) = one_account(leases.iter().map(|lease| lease.id))? else { return Ok(0) };
+        Ok(self.edit(account, &Renew { leases, until }).await?.0)
+    }
+
+    /// See [`super::Queue::end`].
+    pub(super) async fn end(&self, outcomes: &[Outcome]) -> Result<usize, Error> {
+        let endings = outcomes.iter().flat_map(|outcome| &outcome.endings);
+        let Some(account) = one_account(endings.map(|(lease, _)| lease.id))? else { return Ok(0) };
+        Ok(self.edit(account, &End { outcomes }).await?.0)
+    }
+}
+
+/// The account of some recipients; `None` for none.
+fn one_account(ids: impl Iterator<Item = QueuedId>) -> Result<Option<AccountId>, Error> {
+    let mut account = None;
+    for id in ids {
+        if account.is_some_and(|account| account != id.account) {
+            return Err(Error::invalid("the recipients are in several accounts of the queue"));
+        }
+        account = Some(id.account);
+    }
+    Ok(account)
+}

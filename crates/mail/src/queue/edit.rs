@@ -1,0 +1,120 @@
+//! How the records of a queue account are changed: one edit after the other in this process, each on the condition that no other
+//! server has changed them meanwhile.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use restante_core::{Clock, Error, ErrorKind};
+use restante_records::{
+    AccountId, Change, Commit, Committed, Cursor, Get, Query, Record, RecordId, Records, Revision,
+};
+use tokio::sync::Mutex;
+
+use super::account::{QUEUE_ACCOUNTS, QueueAccount, key_hash};
+use crate::schema::queued;
+
+/// How often an edit is planned again when other servers' commits come before it.
+const TRIES_MAX: usize = 32;
+
+/// What is changed in one account. It may be planned several times, until nothing comes between its reads and its commit.
+#[async_trait]
+pub(super) trait Edit: Sync {
+    /// What its answer is made of.
+    type Plan: Send;
+
+    /// The changes; none leaves the account as it is.
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Self::Plan), Error>;
+}
+
+/// Reads the records of a queue account.
+pub(super) struct Reader<'a> {
+    pub(super) records: &'a dyn Records,
+    pub(super) account: AccountId,
+    /// Seconds since 1970.
+    pub(super) now: u64,
+}
+
+impl Reader<'_> {
+    /// The records with these ids that exist.
+    pub(super) async fn read(&self, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {
+        let found = self.records.get(self.account, &Get::whole(queued::KIND, ids)).await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The records of a message, also those that have ended.
+    pub(super) async fn of_key(&self, key: &[u8; 32]) -> Result<Vec<Record>, Error> {
+        let mut records = Vec::new();
+        let mut after: Option<Cursor> = None;
+        loop {
+            let mut query =
+                Query::new(queued::KIND, queued::BY_KEY).equals(key_hash(key)).limit(restante_records::QUERY_ROWS_MAX);
+            query.after = after;
+            let page = self.records.query(self.account, &query).await?;
+            if !page.ids.is_empty() {
+                records.extend(self.read(page.ids).await?);
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(records),
+            }
+        }
+    }
+}
+
+/// Makes edits.
+pub(super) struct Editor {
+    pub(super) records: Arc<dyn Records>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// One for each account: edits of this process don't conflict.
+    locks: [Mutex<()>; QUEUE_ACCOUNTS as usize],
+}
+
+impl Editor {
+    pub(super) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
+        Self { records, clock, locks: std::array::from_fn(|_| Mutex::new(())) }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.clock.now().seconds()).unwrap_or(0)
+    }
+
+    pub(super) fn reader(&self, account: AccountId) -> Reader<'_> {
+        Reader { records: self.records.as_ref(), account, now: self.now() }
+    }
+
+    /// Makes an edit; `None` instead of a commit when it changed nothing.
+    ///
+    /// # Errors
+    /// Those of the records; `Conflict` when other servers' commits came first too often; `Invalid` for an account outside of the
+    /// queue.
+    pub(super) async fn edit<E: Edit>(
+        &self,
+        account: AccountId,
+        edit: &E,
+    ) -> Result<(E::Plan, Option<Committed>), Error> {
+        let place = QueueAccount::of_account(account).map(QueueAccount::number);
+        let Some(lock) = place.and_then(|place| self.locks.get(place)) else {
+            return Err(Error::invalid(format!("account {} is none of the queue", account.0)));
+        };
+        let _turn = lock.lock().await;
+        let mut tries = 0;
+        loop {
+            let state = self.state(account).await?;
+            let (changes, plan) = edit.plan(&self.reader(account)).await?;
+            if changes.is_empty() {
+                return Ok((plan, None));
+            }
+            let commit = Commit::of(changes).if_in_state(queued::KIND, state);
+            tries += 1;
+            match self.records.commit(account, commit).await {
+                Ok(committed) => return Ok((plan, Some(committed))),
+                Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => {}
+                Err(error) => return Err(error.context("changing the queue")),
+            }
+        }
+    }
+
+    async fn state(&self, account: AccountId) -> Result<Revision, Error> {
+        Ok(self.records.states(account).await?.of(queued::KIND))
+    }
+}

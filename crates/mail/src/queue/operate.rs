@@ -1,0 +1,186 @@
+//! What operators do with recipients in the queue.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use restante_core::Error;
+use restante_records::{AccountId, Change, Cursor, Properties, Record, RecordId, Value};
+
+use super::{
+    ListFilter, QueuedId, QueuedState,
+    account::QueueAccount,
+    claim::gone,
+    edit::{Edit, Editor, Reader},
+    stored::{Stored, number, set, state_number},
+};
+use crate::schema::queued;
+
+/// The most recipients of one commit.
+const STEP: usize = 256;
+
+/// Which recipients an operator means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// These. Those that are gone are left out.
+    Ids(Vec<QueuedId>),
+    /// All that match.
+    Matching(ListFilter),
+}
+
+/// What is done with them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Hold { why: String },
+    Release,
+    Retry,
+    Drop,
+}
+
+struct Operate<'a> {
+    ids: &'a [RecordId],
+    action: &'a Action,
+}
+
+#[async_trait]
+impl Edit for Operate<'_> {
+    type Plan = u64;
+
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, u64), Error> {
+        let mut changes = Vec::new();
+        for record in reader.read(self.ids.to_vec()).await? {
+            let changed = match self.action {
+                Action::Hold { why } => hold(&record, why)?,
+                Action::Release => release(&record, reader.now)?,
+                Action::Retry => retry(&record, reader.now),
+                Action::Drop => gone(&record, reader.now)?,
+            };
+            changes.extend(changed);
+        }
+        let changed = changes.len() as u64;
+        Ok((changes, changed))
+    }
+}
+
+fn is_in(record: &Record, state: QueuedState) -> bool {
+    number(&record.properties, queued::STATE) == Some(state_number(state))
+}
+
+fn in_state(record: &Record, state: QueuedState) -> Properties {
+    let mut properties = record.properties.clone();
+    set(&mut properties, queued::STATE, Some(Value::Number(state_number(state))));
+    properties
+}
+
+/// Its attempt, if one is under way, is finished.
+fn hold(record: &Record, why: &str) -> Result<Option<Change>, Error> {
+    if !is_in(record, QueuedState::Due) {
+        return Ok(None);
+    }
+    let mut stored = Stored::read(&record.body)?;
+    stored.reason = Some(why.to_owned());
+    let body = Some(stored.body(record.body.blobs.clone())?);
+    let properties = Some(in_state(record, QueuedState::Held));
+    Ok(Some(Change::Update { kind: queued::KIND, id: record.id, body, properties }))
+}
+
+fn release(record: &Record, now: u64) -> Result<Option<Change>, Error> {
+    if !is_in(record, QueuedState::Held) {
+        return Ok(None);
+    }
+    let mut stored = Stored::read(&record.body)?;
+    stored.reason = None;
+    let body = Some(stored.body(record.body.blobs.clone())?);
+    let mut properties = in_state(record, QueuedState::Due);
+    let due = number(&properties, queued::DUE).unwrap_or(0).max(now);
+    set(&mut properties, queued::DUE, Some(Value::Number(due)));
+    set(&mut properties, queued::FAULTS, None);
+    Ok(Some(Change::Update { kind: queued::KIND, id: record.id, body, properties: Some(properties) }))
+}
+
+/// What is being tried, what is held and what is due anyway is left as it is.
+fn retry(record: &Record, now: u64) -> Option<Change> {
+    let is_leased = number(&record.properties, queued::LEASE).is_some();
+    let is_later = number(&record.properties, queued::DUE).is_some_and(|due| due > now);
+    if !is_in(record, QueuedState::Due) || is_leased || !is_later {
+        return None;
+    }
+    let mut properties = record.properties.clone();
+    set(&mut properties, queued::DUE, Some(Value::Number(now)));
+    Some(Change::Update { kind: queued::KIND, id: record.id, body: None, properties: Some(properties) })
+}
+
+/// Forgets what has ended.
+struct Forget {
+    before: u64,
+}
+
+#[async_trait]
+impl Edit for Forget {
+    type Plan = bool;
+
+    /// Whether there is more.
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, bool), Error> {
+        let query = restante_records::Query::new(queued::KIND, queued::BY_REMEMBERED)
+            .between(std::ops::Bound::Unbounded, std::ops::Bound::Excluded(self.before.into()))
+            .limit(STEP);
+        let page = reader.records.query(reader.account, &query).await?;
+        let destroyed = page.ids.into_iter().map(|id| Change::Destroy { kind: queued::KIND, id });
+        Ok((destroyed.collect(), page.next.is_some()))
+    }
+}
+
+impl Editor {
+    /// Does something with a selection, some hundred at a time; returns how many it changed.
+    pub(super) async fn operate(&self, selection: &Selection, action: &Action) -> Result<u64, Error> {
+        match selection {
+            Selection::Ids(ids) => {
+                let mut accounts: BTreeMap<AccountId, Vec<RecordId>> = BTreeMap::new();
+                for id in ids {
+                    let known = accounts.entry(id.account).or_default();
+                    if !known.contains(&id.record) {
+                        known.push(id.record);
+                    }
+                }
+                let mut changed = 0;
+                for (account, ids) in accounts {
+                    changed += self.operate_on(account, &ids, action).await?;
+                }
+                Ok(changed)
+            }
+            Selection::Matching(filter) => {
+                let mut changed = 0;
+                for account in QueueAccount::all().map(QueueAccount::account) {
+                    let mut after: Option<Cursor> = None;
+                    loop {
+                        let (ids, next) = self.matching(account, filter, after).await?;
+                        let ids: Vec<RecordId> = ids.into_iter().map(|id| id.record).collect();
+                        changed += self.operate_on(account, &ids, action).await?;
+                        after = next;
+                        if after.is_none() {
+                            break;
+                        }
+                    }
+                }
+                Ok(changed)
+            }
+        }
+    }
+
+    async fn operate_on(&self, account: AccountId, ids: &[RecordId], action: &Action) -> Result<u64, Error> {
+        let mut changed = 0;
+        for ids in ids.chunks(STEP) {
+            changed += self.edit(account, &Operate { ids, action }).await?.0;
+        }
+        Ok(changed)
+    }
+
+    /// See [`super::Queue::forget`].
+    pub(super) async fn forget(&self) -> Result<bool, Error> {
+        let mut has_more = false;
+        let forget = Forget { before: self.now() };
+        for account in QueueAccount::all() {
+            has_more |= self.edit(account.account(), &forget).await?.0;
+        }
+        Ok(has_more)
+    }
+}
