@@ -8,12 +8,14 @@ mod follower_metrics;
 mod metrics;
 mod notices;
 pub mod prepare;
+pub mod route;
 mod schedule;
 mod seams;
 mod sender;
 pub mod srs;
 mod submission_follower;
 mod submissions;
+pub mod transport;
 mod vacation;
 mod vacation_reply;
 

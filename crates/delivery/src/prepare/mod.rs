@@ -13,7 +13,8 @@ use restante_core::{BlobId, Error, ErrorKind};
 use restante_mail::queue::{QueuedMessage, Reply, SourceKind, Transmission};
 
 pub use encode::to_seven_bit;
-pub(crate) use fields::{field_values, header_bytes, without_fields};
+pub(crate) use fields::header_bytes;
+use fields::without_fields;
 pub use lines::LINE_BYTES_MAX;
 
 use crate::{Outgoing, PrepareError, Preparing};

@@ -1,0 +1,117 @@
+//! The policies of domains on TLS, as MTA-STS has them (RFC 8461): announced in the DNS, fetched by HTTPS, and kept in memory.
+
+mod fetch;
+mod parse;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use restante_core::Clock;
+use restante_net::dns::{Answer, Resolver};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::{Network, RemoteConfig, TlsPolicies, TlsPolicy, trust::TrustedTls};
+use parse::{Mode, Policy};
+
+/// Domains whose policies are kept.
+const DOMAINS_MAX: usize = 4_096;
+/// How long a policy may take to be fetched (RFC 8461 §3.3).
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a policy that could not be fetched is not fetched again.
+const RETRY_SECONDS: i64 = 300;
+
+/// Policies by MTA-STS. They are kept for as long as they say, and lost when the server stops.
+pub struct StsPolicies {
+    resolver: Arc<dyn Resolver>,
+    network: Arc<dyn Network>,
+    trust: TrustedTls,
+    clock: Arc<dyn Clock>,
+    known: Mutex<HashMap<String, Known>>,
+}
+
+/// What is known of a domain.
+#[derive(Clone, Debug)]
+struct Known {
+    /// The id of the policy that was fetched last, or could not be.
+    id: String,
+    /// The policy, and until when it holds, in seconds since 1970.
+    policy: Option<(Policy, i64)>,
+    /// When it may be fetched again though the id is the same: the last time could not.
+    retry: Option<i64>,
+}
+
+impl StsPolicies {
+    /// Policies that are looked up with these, and whose servers are checked with the authorities of the settings.
+    pub fn new(
+        config: &RemoteConfig,
+        resolver: Arc<dyn Resolver>,
+        network: Arc<dyn Network>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let trust = TrustedTls::new(&config.authorities);
+        Self { resolver, network, trust, clock, known: Mutex::default() }
+    }
+
+    /// The policy of a domain that holds now: the one that was fetched last is believed until its time is over, whatever the DNS says (RFC 8461 §5.1).
+    async fn current(&self, domain: &str) -> Option<Policy> {
+        let now = self.clock.now().seconds();
+        let known = self.known.lock().get(domain).cloned();
+        let id = match self.resolver.txt(&format!("_mta-sts.{domain}")).await {
+            Answer::Found(records) => parse::id_of(&records),
+            Answer::NoRecords | Answer::NoSuchName | Answer::Temporary(_) => None,
+        };
+        let held = known.as_ref().and_then(|known| known.policy.clone()).filter(|(_, until)| now < *until);
+        let Some(id) = id else { return held.map(|(policy, _)| policy) };
+        let is_same = known.as_ref().is_some_and(|known| known.id == id);
+        let is_waiting = known.as_ref().and_then(|known| known.retry).is_some_and(|retry| now < retry);
+        if is_same && (is_waiting || held.is_some()) {
+            return held.map(|(policy, _)| policy);
+        }
+        let fetching = fetch::policy(&*self.resolver, &*self.network, &self.trust, domain);
+        let fetched = timeout(FETCH_TIMEOUT, Box::pin(fetching)).await.unwrap_or_else(|_| Err("it took too long".to_owned()));
+        let known = match fetched {
+            Ok(policy) => {
+                let until = now.saturating_add(policy.max_age_seconds);
+                Known { id, policy: Some((policy, until)), retry: None }
+            }
+            Err(why) => {
+                println!("WHY {why}"); debug!(domain, why, "the TLS policy of a domain can't be fetched");
+                Known { id, policy: held, retry: Some(now + RETRY_SECONDS) }
+            }
+        };
+        let policy = known.policy.clone().map(|(policy, _)| policy);
+        self.keep(domain, known, now);
+        policy
+    }
+
+    fn keep(&self, domain: &str, new: Known, now: i64) {
+        let mut known = self.known.lock();
+        if known.len() >= DOMAINS_MAX && !known.contains_key(domain) {
+            known.retain(|_, known| known.policy.as_ref().is_some_and(|(_, until)| now < *until));
+            // All of them hold: the one that ends first goes.
+            let until = |known: &Known| known.policy.as_ref().map_or(0, |(_, until)| *until);
+            if known.len() >= DOMAINS_MAX
+                && let Some(first) = known.iter().min_by_key(|(_, known)| until(known)).map(|(name, _)| name.clone())
+            {
+                known.remove(&first);
+            }
+        }
+        known.insert(domain.to_owned(), new);
+    }
+}
+
+#[async_trait]
+impl TlsPolicies for StsPolicies {
+    async fn policy_of(&self, domain: &str) -> TlsPolicy {
+        let Some(domain) = crate::route::ascii(domain) else { return TlsPolicy::Opportunistic };
+        match self.current(&domain).await {
+            Some(Policy { mode: Mode::Enforce, hosts, .. }) => TlsPolicy::Verified { hosts },
+            Some(_) | None => TlsPolicy::Opportunistic,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
