@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 
 use crate::Outbox;
 
+/// Messages up to this length are copied and looked through on the thread that serves the connection.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
 /// Senders of forwarded mail, rewritten to addresses of this server (SRS), so that the next server finds this one in the SPF record of the
 /// sender's domain, and reports come back through this server.
 pub trait ForwardSender: Send + Sync + 'static {
@@ -48,7 +51,7 @@ pub struct Forwards {
 #[derive(Clone, Debug)]
 pub struct Forwarded<'m> {
     /// The message with the `Received` field of this server, without `Return-Path`.
-    pub raw: &'m [u8],
+    pub raw: Bytes,
     /// Says whether a message is the same: [`crate::ReceivedMail::digest`].
     pub digest: [u8; 32],
     /// The sender that it came with; empty for `<>`.
@@ -70,15 +73,22 @@ impl Forwards {
     /// # Errors
     /// Those of the blobs and of the queue; repeating is safe.
     pub async fn forward(&self, mail: Forwarded<'_>) -> Result<(), Error> {
-        let mut raw = format!("Delivered-To: {}\r\n", mail.alias).into_bytes();
-        raw.extend_from_slice(mail.raw);
-        let raw = Bytes::from(raw);
+        let start = format!("Delivered-To: {}\r\n", mail.alias);
+        let message = mail.raw.clone();
+        let copied = off_thread(message.len(), move || {
+            let raw = [start.as_bytes(), &message].concat();
+            let transmission = transmission_of(&raw);
+            (Bytes::from(raw), transmission)
+        });
+        let broken_off = || Error::internal("a message could not be copied");
+        let (raw, transmission) = copied.await.ok_or_else(broken_off)?;
         let sender = match mail.sender {
             "" => String::new(),
             sender => self.sender.rewrite(sender, mail.alias),
         };
+        let is_wide = mail.targets.iter().chain([&sender]).any(|address| !address.is_ascii());
         let transmission =
-            transmission_of(&raw, mail.is_utf8, [sender.as_str()].into_iter().chain(texts(mail.targets)));
+            Transmission { is_utf8: is_wide || (mail.is_utf8 && transmission.is_utf8), ..transmission };
         let original = original_of(&mail.alias.to_string());
         let recipient = |address: &String| NewRecipient {
             address: address.clone(),
@@ -106,10 +116,6 @@ impl Forwards {
     }
 }
 
-fn texts(texts: &[String]) -> impl Iterator<Item = &str> {
-    texts.iter().map(String::as_str)
-}
-
 /// What a forward is recognized by when the message comes again.
 fn key_of(digest: &[u8; 32], alias: &EmailAddress) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -124,13 +130,20 @@ fn original_of(alias: &str) -> Option<String> {
     alias.is_ascii().then(|| format!("rfc822;{}", encode_xtext(alias)))
 }
 
-/// How a message may be transmitted. SMTPUTF8 is needed only for what came with it: older mail has octets above 127 in fields, too.
-pub(crate) fn transmission_of<'a>(
-    raw: &[u8],
-    is_utf8: bool,
-    addresses: impl IntoIterator<Item = &'a str>,
-) -> Transmission {
-    let is_address_wide = addresses.into_iter().any(|address| !address.is_ascii());
+/// What the bytes of a message need to be transmitted. Fields need SMTPUTF8 only if the message came with it: older mail has octets above 127 in
+/// fields, too.
+pub(crate) fn transmission_of(raw: &[u8]) -> Transmission {
     let header = memchr::memmem::find(raw, b"\r\n\r\n").and_then(|end| raw.get(..end)).unwrap_or(raw);
-    Transmission { is_8bit: !raw.is_ascii(), is_utf8: is_address_wide || (is_utf8 && !header.is_ascii()) }
+    Transmission { is_8bit: !raw.is_ascii(), is_utf8: !header.is_ascii() }
+}
+
+/// Works on a message of so many bytes: on another thread if it takes more than half a millisecond. `None` when the work broke off.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match bytes <= INLINE_BYTES_MAX {
+        true => Some(work()),
+        false => tokio::task::spawn_blocking(work).await.ok(),
+    }
 }

@@ -81,7 +81,7 @@ impl LocalDelivery {
             return Err(Refusal::ForwardLoop);
         }
         let forwarded = Forwarded {
-            raw: &message.bytes,
+            raw: message.bytes.clone(),
             digest,
             sender: &message.sender,
             is_utf8: message.transmission.is_utf8,

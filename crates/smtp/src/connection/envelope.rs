@@ -73,7 +73,7 @@ impl Recipient {
 }
 
 /// A `MAIL` that is refused.
-enum RefusedSender {
+pub(super) enum RefusedSender {
     /// It counts as an error of the client.
     Error(Reply<'static>),
     /// It is noted in the journal.
@@ -135,7 +135,7 @@ impl Client {
         if if is_submission { body == Body::Binary } else { has_others } {
             return Err(RefusedSender::Error(PARAMETER));
         }
-        let submitted = self.submitted(sender, &parameters).await.map_err(RefusedSender::Noted)?;
+        let submitted = self.submitted(sender, &parameters).await?;
         let bytes_max = self.server.config.message_bytes_max.get() as u64;
         if size.is_some_and(|size| size > bytes_max) {
             return Err(RefusedSender::Noted(Refusal::TooBig.reply()));

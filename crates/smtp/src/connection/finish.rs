@@ -253,9 +253,9 @@ fn was_forwarded(transaction: &Transaction, incoming: &Incoming) -> HashSet<Stri
 }
 
 /// A message with our trace fields, whose first is `Return-Path`, without that one.
-fn without_return_path(raw: &[u8]) -> &[u8] {
+fn without_return_path(raw: &Bytes) -> Bytes {
     let end = memchr::memmem::find(raw, b"\r\n").map_or(0, |end| end + 2);
-    raw.get(end..).unwrap_or_default()
+    raw.slice(end..)
 }
 
 /// One answer for several: success only if all succeeded, a refusal for good only if all are refused for good.

@@ -2,11 +2,10 @@
 
 use std::{io, mem, sync::Arc};
 
-use bytes::Bytes;
 use restante_core::Error;
 use restante_directory::{EmailAddress, Login};
 use restante_mail::{
-    queue::{self, NewMessage, NewRecipient, Source, SourceKind},
+    queue::{self, NewMessage, NewRecipient, Source, SourceKind, Transmission},
     sending::{SendingLimit, SendingRefused},
 };
 use restante_mail_wire::smtp::{self, Hold, MailParameters, Mailbox, RcptParameters, Reply};
@@ -16,17 +15,20 @@ use tokio::time::Instant;
 
 use super::{
     Client, Next,
-    envelope::{Recipient, Transaction},
+    commands::PARAMETER,
+    envelope::{Recipient, RefusedSender, Transaction},
     message::Incoming,
     wire::Wire,
 };
 use crate::{
     Outcome,
-    forwards::transmission_of,
+    forwards::off_thread,
     metrics::MessageResult,
     refusal::Refusal,
-    submission::{Submission, message::SubmittedHeader},
-    trace::{Header, RECEIVED_MAX},
+    submission::{
+        Submission,
+        message::{Completed, Completion},
+    },
 };
 
 const LOG_IN_FIRST: Reply<'_> = Reply::new(530, "5.7.0", "log in first");
@@ -44,13 +46,6 @@ pub(super) struct Submitted {
     due: u64,
 }
 
-/// A submitted message as it is queued.
-struct Prepared {
-    raw: Bytes,
-    authors: Vec<EmailAddress>,
-    message_id: Option<String>,
-}
-
 impl Client {
     /// Checks who submits a message, and what its `MAIL` says. `None` where mail is not submitted.
     ///
@@ -60,28 +55,29 @@ impl Client {
         &self,
         sender: Option<Mailbox<'_>>,
         parameters: &MailParameters<'_>,
-    ) -> Result<Option<Submitted>, Reply<'static>> {
+    ) -> Result<Option<Submitted>, RefusedSender> {
         let Some(submission) = self.submission() else { return Ok(None) };
         let login = match &self.session {
             Some(session) => session.login.clone(),
-            None if self.may_log_in() => return Err(LOG_IN_FIRST),
-            None => return Err(TLS_FIRST),
+            None if self.may_log_in() => return Err(RefusedSender::Error(LOG_IN_FIRST)),
+            None => return Err(RefusedSender::Error(TLS_FIRST)),
         };
         let now = self.now();
         let due = match (parameters.hold, submission.config.hold_seconds_max) {
             (None, _) => now,
-            (Some(_), 0) => return Err(super::commands::PARAMETER),
+            (Some(_), 0) => return Err(RefusedSender::Error(PARAMETER)),
             (Some(hold), max) => match end_of(hold, now) {
                 due if due - now <= max => due,
-                _ => return Err(HELD_TOO_LONG),
+                _ => return Err(RefusedSender::Error(HELD_TOO_LONG)),
             },
         };
         // A notice of a client, as one that a message was read (RFC 8098), has no sender.
         if let Some(sender) = sender {
-            self.check_sender(submission, &login, sender).await?;
+            let checked = self.check_sender(submission, &login, sender).await;
+            checked.map_err(RefusedSender::Noted)?;
         }
         if let Some((limit, _)) = submission.limits.reached(login.account) {
-            return Err(limited(limit).reply());
+            return Err(RefusedSender::Noted(limited(limit).reply()));
         }
         let returned = parameters.returned.map(|returned| match returned {
             smtp::Return::Full => queue::Return::Full,
@@ -124,10 +120,11 @@ impl Client {
         mut incoming: Incoming,
     ) -> io::Result<Next> {
         let (begun, bytes) = (Instant::now(), incoming.bytes());
-        let prepared = self.prepare_submitted(&transaction, &mut incoming);
+        let received_id = incoming.message_id();
+        let prepared = self.prepare_submitted(&transaction, &mut incoming).await;
         let message_id = match &prepared {
             Ok(prepared) => prepared.message_id.clone(),
-            Err(_) => incoming.message_id(),
+            Err(_) => received_id,
         };
         let queued = match prepared {
             Ok(prepared) => Box::pin(self.queue_submitted(&transaction, prepared, incoming.digest())).await,
@@ -154,32 +151,29 @@ impl Client {
         }
     }
 
-    fn prepare_submitted(
+    async fn prepare_submitted(
         &self,
         transaction: &Transaction,
         incoming: &mut Incoming,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<Completed, Refusal> {
         if let Some(refusal) = incoming.refusal {
             return Err(refusal);
         }
-        let at = incoming.trace_bytes;
-        let message = incoming.raw.get(at..).unwrap_or_default();
-        if Header::read(message).received > RECEIVED_MAX {
-            return Err(Refusal::HopLimit);
-        }
-        let mut header = SubmittedHeader::read(message)?;
-        let mut raw = mem::take(&mut incoming.raw);
-        let id = self.id_of(transaction);
-        let message_id = format!("{}@{}", hex(id.get(..16).unwrap_or_default()), self.server.config.hostname);
-        header.complete(&mut raw, at, self.server.clock.now(), message_id);
-        Ok(Prepared { raw: Bytes::from(raw), authors: header.authors, message_id: header.message_id })
+        let id = hex(self.id_of(transaction).get(..16).unwrap_or_default());
+        let completion = Completion {
+            at: incoming.trace_bytes,
+            now: self.server.clock.now(),
+            message_id: format!("{id}@{}", self.server.config.hostname),
+        };
+        let raw = mem::take(&mut incoming.raw);
+        off_thread(raw.len(), move || completion.complete(raw)).await.unwrap_or(Err(Refusal::Away))
     }
 
     /// Queues a message: in this order, so that nothing is counted or kept of one that the client may not send.
     async fn queue_submitted(
         &self,
         transaction: &Transaction,
-        prepared: Prepared,
+        prepared: Completed,
         digest: [u8; 32],
     ) -> Result<(), Refusal> {
         let (Some(submission), Some(submitted)) = (self.submission(), &transaction.submitted) else {
@@ -205,9 +199,10 @@ impl Client {
             SendingRefused::TooManyRecipients { .. } => Refusal::TooManyForDay,
             SendingRefused::Failed(error) => failed(&error),
         })?;
-        let addresses = recipients.iter().map(|recipient| recipient.address.as_str());
-        let addresses = addresses.chain([transaction.sender.as_str()]);
-        let transmission = transmission_of(&prepared.raw, transaction.parameters.is_utf8, addresses);
+        let is_wide = !transaction.sender.is_ascii()
+            || recipients.iter().any(|recipient| !recipient.address.is_ascii());
+        let has_wide_fields = prepared.transmission.is_utf8 && transaction.parameters.is_utf8;
+        let transmission = Transmission { is_utf8: is_wide || has_wide_fields, ..prepared.transmission };
         let mut key = Sha256::new();
         key.update(self.id_of(transaction));
         key.update(digest);

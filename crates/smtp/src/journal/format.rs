@@ -179,7 +179,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > BROKEN_OFF {
+        if outcome > QUEUED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);

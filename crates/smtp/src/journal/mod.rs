@@ -307,7 +307,7 @@ impl DeliveryJournal {
 impl Shared {
     /// Whether an address of SMTP may have one more entry of a message that was not stored. Clients of LMTP are mail servers that this one trusts.
     fn admits_refused(&self, entry: &DeliveryEntry) -> bool {
-        let peer = entry.peer.filter(|_| entry.protocol == Protocol::Smtp);
+        let peer = entry.peer.filter(|_| entry.protocol != Protocol::Lmtp);
         let source = peer.and_then(|ip| Source::of(SocketAddr::new(ip, 0)));
         source.is_none_or(|source| self.refused.lock().take(source, Instant::now()))
     }

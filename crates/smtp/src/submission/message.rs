@@ -2,14 +2,17 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use memchr::memchr;
 use restante_core::Timestamp;
 use restante_directory::EmailAddress;
+use restante_mail::queue::Transmission;
 use restante_mail_wire::header::{Date, as_addresses, as_message_ids};
 
 use crate::{
+    forwards::transmission_of,
     refusal::Refusal,
-    trace::{field_at, remove},
+    trace::{Header, RECEIVED_MAX, field_at, remove},
 };
 
 /// The longest header. Clients write some kilobytes.
@@ -17,13 +20,52 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Authors of a message, at most.
 const AUTHORS_MAX: usize = 100;
 
-/// The header of a submitted message.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct SubmittedHeader {
+/// What a message is completed with.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    /// Where it begins, behind our trace field.
+    pub(crate) at: usize,
+    /// For `Date`.
+    pub(crate) now: Timestamp,
+    /// For `Message-ID`.
+    pub(crate) message_id: String,
+}
+
+/// A submitted message as it is queued.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Completed {
+    pub(crate) raw: Bytes,
     /// The addresses in `From`.
     pub(crate) authors: Vec<EmailAddress>,
     /// Without brackets.
     pub(crate) message_id: Option<String>,
+    /// What its bytes need, if the client has declared it.
+    pub(crate) transmission: Transmission,
+}
+
+impl Completion {
+    /// Removes `Bcc` from a message, and adds `Date` and `Message-ID` where they are missing.
+    ///
+    /// # Errors
+    /// The message can't be sent: as [`SubmittedHeader::read`], or [`Refusal::HopLimit`].
+    pub(crate) fn complete(self, mut raw: Vec<u8>) -> Result<Completed, Refusal> {
+        let message = raw.get(self.at..).unwrap_or_default();
+        if Header::read(message).received > RECEIVED_MAX {
+            return Err(Refusal::HopLimit);
+        }
+        let mut header = SubmittedHeader::read(message)?;
+        header.complete(&mut raw, self.at, self.now, self.message_id);
+        let transmission = transmission_of(&raw);
+        let SubmittedHeader { authors, message_id, .. } = header;
+        Ok(Completed { raw: Bytes::from(raw), authors, message_id, transmission })
+    }
+}
+
+/// The header of a submitted message.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct SubmittedHeader {
+    authors: Vec<EmailAddress>,
+    message_id: Option<String>,
     has_message_id: bool,
     has_date: bool,
     /// Fields that are removed, with their line breaks.
@@ -36,7 +78,7 @@ impl SubmittedHeader {
     /// # Errors
     /// The message can't be sent: [`Refusal::HeaderTooLong`], [`Refusal::NulByte`], [`Refusal::NoAuthor`] without exactly one `From` field that has
     /// addresses.
-    pub(crate) fn read(message: &[u8]) -> Result<Self, Refusal> {
+    fn read(message: &[u8]) -> Result<Self, Refusal> {
         if memchr(0, message).is_some() {
             return Err(Refusal::NulByte);
         }
@@ -66,7 +108,7 @@ impl SubmittedHeader {
     }
 
     /// Removes `Bcc` from a message that begins at `at` in `raw`, and adds `Date` and `Message-ID` where they are missing. `id` makes the latter.
-    pub(crate) fn complete(&mut self, raw: &mut Vec<u8>, at: usize, now: Timestamp, id: String) {
+    fn complete(&mut self, raw: &mut Vec<u8>, at: usize, now: Timestamp, id: String) {
         remove(raw, at, &self.removed);
         let mut added = String::new();
         if !self.has_date {
