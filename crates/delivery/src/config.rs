@@ -3,6 +3,8 @@ use std::num::{NonZero, NonZeroU32, NonZeroU64};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
+use crate::transport::RemoteConfig;
+
 /// The settings of the queue of outgoing mail and its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,6 +39,8 @@ pub struct DeliveryConfig {
     pub faults_max: NonZeroU32,
     /// After how long without any outcome, while something is due, the sender counts as stuck.
     pub stuck_seconds: NonZeroU64,
+    /// How other servers are reached.
+    pub remote: RemoteConfig,
 }
 
 impl Default for DeliveryConfig {
@@ -57,6 +61,7 @@ impl Default for DeliveryConfig {
             lease_seconds: nonzero!(300),
             faults_max: nonzero!(3),
             stuck_seconds: nonzero!(900),
+            remote: RemoteConfig::default(),
         }
     }
 }
@@ -64,9 +69,9 @@ impl Default for DeliveryConfig {
 impl DeliveryConfig {
     /// What is wrong with these settings, if something is: the setting, and what to do.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let is_repeated_at_once = self.retry_seconds.last().is_none_or(|last| *last < 60);
+        let is_repeated_at_once = self.retry_seconds.last().is_none_or(|last| *last == 0);
         if is_repeated_at_once {
-            return Some(("retry_seconds", "end the list with at least 60".to_owned()));
+            return Some(("retry_seconds", "end the list with at least 1".to_owned()));
         }
         if self.retry_jitter_percent > 50 {
             return Some(("retry_jitter_percent", "use 50 at most".to_owned()));
@@ -80,6 +85,6 @@ impl DeliveryConfig {
         if self.lease_seconds.get() < 3 {
             return Some(("lease_seconds", "use at least 3".to_owned()));
         }
-        None
+        self.remote.problem()
     }
 }

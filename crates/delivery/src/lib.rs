@@ -24,9 +24,10 @@ pub use follower_metrics::FollowerMetrics;
 pub use metrics::SenderMetrics;
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
+pub use restante_mail::queue::{Attempted, Outgoing, Recipient};
 pub use seams::{
-    Attempted, Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, Outgoing, PrepareError,
-    Preparing, Recipient, Remote, Signer, Submissions,
+    Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, PrepareError, Preparing, Remote, Signer,
+    Submissions,
 };
 pub use sender::{Sender, SenderHealth, SenderParts};
 pub use submission_follower::SubmissionFollower;

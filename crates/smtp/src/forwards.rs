@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use restante_core::{Error, Timestamp};
-use restante_delivery::srs::Srs;
 use restante_directory::EmailAddress;
 use restante_mail::queue::{NewMessage, NewRecipient, Notify, Source, SourceKind, Transmission};
 use restante_mail_wire::smtp::encode_xtext;
@@ -25,17 +24,6 @@ pub trait ForwardSender: Send + Sync + 'static {
     /// The sender that an address was made of by [`ForwardSender::rewrite`]; `None` when this server has not made it, or too long ago. The
     /// address is as the client wrote it, with its upper and lower case.
     fn original(&self, address: &str) -> Option<String>;
-}
-
-impl ForwardSender for Srs {
-    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String {
-        self.rewrite(sender, alias.domain().as_str())
-    }
-
-    fn original(&self, address: &str) -> Option<String> {
-        let (local, _) = address.rsplit_once('@')?;
-        self.restore(local)
-    }
 }
 
 /// Queues what is forwarded. Cloning shares the queue.

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use restante_core::{Clock, Error, ErrorKind};
-use restante_delivery::{Attempted, Local, Outgoing, Recipient};
 use restante_directory::{Domain, EmailAddress, Resolution};
-use restante_mail::queue::Reply;
+use restante_mail::queue::{Attempted, Outgoing, Recipient, Reply};
+use restante_records::{AccountId, RecordId};
 use sha2::{Digest, Sha256};
 use tracing::debug;
 
 use crate::{
-    Delivery, DeliveryError, Forwarded, Forwards, ReceivedMail, Recipients,
+    Delivered, Delivery, DeliveryError, Forwarded, Forwards, ReceivedMail, Recipients,
     recipients::{Destination, Outside, active},
     refusal::Refusal,
     trace::{Header, RECEIVED_MAX},
@@ -57,13 +56,15 @@ impl LocalDelivery {
         }
     }
 
-    async fn place(&self, message: &Outgoing, address: &str) -> Result<(), Refusal> {
+    /// Places a message, and returns the emails that it made.
+    async fn place(&self, message: &Outgoing, address: &str) -> Result<Vec<(AccountId, RecordId)>, Refusal> {
         let Destination { targets, outside } = self.destination(message, address).await?;
         let header = Header::read(&message.bytes);
         if header.received > RECEIVED_MAX {
             return Err(Refusal::HopLimit);
         }
         let (digest, received) = (digest_of(message), self.clock.now());
+        let mut placed = Vec::new();
         if !targets.is_empty() {
             let mut raw = format!("Return-Path: <{}>\r\n", message.sender).into_bytes();
             let at = raw.len();
@@ -71,12 +72,14 @@ impl LocalDelivery {
             header.clean(&mut raw, at);
             let mail = ReceivedMail { raw: Bytes::from(raw), digest, to_junk: false, received };
             let report = self.delivery.deliver(mail, &targets).await;
-            for result in report.results {
-                result.map_err(|error| self.refusal_of(&error))?;
+            for (target, result) in targets.iter().zip(report.results) {
+                if let Delivered::New(email) = result.map_err(|error| self.refusal_of(&error))? {
+                    placed.push((target.account, email));
+                }
             }
         }
         // The last, so that an attempt that is repeated has forwarded nothing.
-        let (Some(outside), Some(forwards)) = (outside, &self.forwards) else { return Ok(()) };
+        let (Some(outside), Some(forwards)) = (outside, &self.forwards) else { return Ok(placed) };
         if header.was_delivered_to(&outside.alias) {
             return Err(Refusal::ForwardLoop);
         }
@@ -92,7 +95,8 @@ impl LocalDelivery {
         forwards.forward(forwarded).await.map_err(|error| {
             debug!(%error, "a message could not be forwarded");
             Refusal::of_store(error.kind())
-        })
+        })?;
+        Ok(placed)
     }
 
     fn refusal_of(&self, error: &DeliveryError) -> Refusal {
@@ -105,11 +109,12 @@ impl LocalDelivery {
             }
         }
     }
-}
 
-#[async_trait]
-impl Local for LocalDelivery {
-    async fn is_local(&self, domain: &str) -> Result<bool, Error> {
+    /// Whether mail for a domain stays on this server.
+    ///
+    /// # Errors
+    /// When that can't be known now.
+    pub async fn is_local(&self, domain: &str) -> Result<bool, Error> {
         // What can't be a domain of this server is another's.
         let Ok(domain) = domain.parse::<Domain>() else { return Ok(false) };
         let address = EmailAddress::new("postmaster", domain)?;
@@ -121,15 +126,21 @@ impl Local for LocalDelivery {
         }
     }
 
-    async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
-        let reply = match Box::pin(self.place(message, &recipient.address)).await {
-            Ok(()) => Reply::own(250, "2.1.5", "delivered"),
+    /// Places a message in the accounts that an address leads to, exactly once for each however often it is repeated, and returns the emails that
+    /// it made.
+    pub async fn deliver(
+        &self,
+        message: &Outgoing,
+        recipient: &Recipient,
+    ) -> (Attempted, Vec<(AccountId, RecordId)>) {
+        let (reply, placed) = match Box::pin(self.place(message, &recipient.address)).await {
+            Ok(placed) => (Reply::own(250, "2.1.5", "delivered"), placed),
             Err(refusal) => {
                 let reply = refusal.reply();
-                Reply::own(reply.code, reply.status, reply.text)
+                (Reply::own(reply.code, reply.status, reply.text), Vec::new())
             }
         };
-        Attempted { reply, is_reported_further: false }
+        (Attempted { reply, is_reported_further: false }, placed)
     }
 }
 

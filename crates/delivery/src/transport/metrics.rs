@@ -55,9 +55,9 @@ impl MessageResult {
 }
 
 impl RemoteMetrics {
-    /// Counts, with all values of their labels, registered.
-    pub fn new(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
+    /// Registers them, with all values of their labels.
+    pub fn register(&self, registry: &mut Registry) {
+        let metrics = self;
         for result in ["sent", "deferred", "refused"] {
             let _ = metrics.recipients.get_or_create(&ResultLabel { result });
         }
@@ -82,7 +82,6 @@ impl RemoteMetrics {
             "Connections to other servers, by how they are protected",
             metrics.tls.clone(),
         );
-        metrics
     }
 
     pub(super) fn count_recipient(&self, result: MessageResult) {

@@ -13,6 +13,7 @@ mod item;
 mod list;
 mod operate;
 mod stored;
+mod transmit;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -28,6 +29,7 @@ pub use gate::Held;
 pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
 pub use list::{DomainCount, DueItem, DuePage, LIST_MAX, ListCursor, ListFilter, ListPage, Totals};
 pub use operate::Selection;
+pub use transmit::{Attempted, Outgoing, Recipient};
 pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};
 
 use edit::Editor;

@@ -49,7 +49,7 @@ pub(super) struct MailFlags {
     /// Take mail of users by SMTP over TLS (the role of port 465) on this address and port; may be repeated [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     submissions_listen: Vec<SocketAddr>,
-    /// Send all mail for other servers to this one, as mail.example.net:587; delivery.smarthost_credentials_file has the log-in [default: none]
+    /// Send all mail for other servers to this one, as mail.example.net:587; delivery.remote.smarthost_credentials has the log-in [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     smarthost: Option<String>,
 }
@@ -79,7 +79,7 @@ impl MailFlags {
             setting("smtp.listen", "--smtp-listen", list(&self.smtp_listen)),
             setting("submission.listen", "--submission-listen", list(&self.submission_listen)),
             setting("submission.listen_tls", "--submissions-listen", list(&self.submissions_listen)),
-            text("delivery.smarthost", "--smarthost", self.smarthost.clone()),
+            text("delivery.remote.smarthost", "--smarthost", self.smarthost.clone()),
         ];
         settings.into_iter().flatten().collect()
     }

@@ -43,6 +43,10 @@ pub(crate) struct Config {
     pub(crate) smtp: restante_smtp::SmtpConfig,
     #[cfg(feature = "mail")]
     pub(crate) lmtp: restante_smtp::LmtpConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) submission: restante_smtp::SubmissionConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) delivery: restante_delivery::DeliveryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
     #[cfg(feature = "waku")]

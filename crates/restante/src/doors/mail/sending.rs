@@ -2,10 +2,263 @@
 
 use std::sync::Arc;
 
-use restante_core::Clock;
-use restante_mail::queue::Queue;
+use anyhow::Context;
+use async_trait::async_trait;
+use prometheus_client::registry::Registry;
+use restante_core::{Clock, Error};
+use restante_delivery::{
+    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, Outgoing, Recipient, ReportNotices, Sender,
+    SenderHealth, SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
+    dkim::DomainSigner,
+    route::OwnHost,
+    srs::Srs,
+    transport::{NoPolicies, RemoteMetrics, RemoteParts, SmtpRemote, StsPolicies, TcpNetwork, TlsPolicies},
+};
+use restante_directory::{Directory, EmailAddress, random_secret};
+use restante_follow::{Follower, Settings};
+use restante_mail::{
+    Mail,
+    queue::{Queue, SourceKind},
+    sending::{SendingLimits, SendingMetrics},
+};
+use restante_net::dns::{Resolver, SystemResolver};
+use restante_operate::RoleCheck;
+use restante_smtp::{
+    ForwardSender, Forwards, LocalDelivery, MailDelivery, QueueOutbox, SubmissionParts,
+};
+use tokio::task::JoinHandle;
+use tracing::{debug, warn};
+
+use super::{commands, stores::Stores};
+use crate::{config::Config, signals::Stop};
+
+/// The name of the secret by which senders of forwards are rewritten.
+const SRS_SECRET: &str = "srs";
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// What outgoing mail counts.
+#[derive(Clone, Default)]
+pub(super) struct SendingMetricsOfAll {
+    limits: SendingMetrics,
+    sender: SenderMetrics,
+    remote: RemoteMetrics,
+    followers: FollowerMetrics,
+}
+
+impl SendingMetricsOfAll {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.limits.register(registry);
+        self.sender.register(registry);
+        self.remote.register(registry);
+        self.followers.register(registry);
+    }
+}
+
+/// What mail is sent with.
+pub(super) struct Sending {
+    pub(super) queue: Queue,
+    pub(super) limits: SendingLimits,
+    forwards: Forwards,
+    outbox: Arc<QueueOutbox>,
+    health: SenderHealth,
+    clock: Arc<dyn Clock>,
+    /// Until they run.
+    tasks: Option<Tasks>,
+}
+
+/// What runs while the server does.
+struct Tasks {
+    sender: Sender,
+    submissions: Follower<SubmissionFollower>,
+    vacations: Follower<VacationFollower>,
+}
+
+/// The stores that mail is sent from.
+pub(super) struct SendingParts<'p> {
+    pub(super) config: &'p Config,
+    pub(super) stores: &'p Stores,
+    pub(super) directory: &'p Directory,
+    pub(super) mail: &'p Mail,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) follow: &'p restante_follow::Metrics,
+    pub(super) metrics: &'p SendingMetricsOfAll,
+}
 
 /// The queue in these records. A store that was restored sends nothing until an operator releases it.
 pub(super) fn queue(records: &restante_records::Opened, clock: Arc<dyn Clock>) -> Queue {
     Queue::new(records.records.clone(), clock).restored(records.upkeep.restores())
+}
+
+impl Sending {
+    /// Opens all of it. Nothing is sent until [`Sending::spawn`].
+    pub(super) async fn open(parts: SendingParts<'_>) -> anyhow::Result<Self> {
+        let SendingParts { config, stores, directory, mail, clock, follow, metrics } = parts;
+        let records = &stores.records;
+        let queue = queue(records, clock.clone());
+        let (rates, counted) = (config.submission.rates(), metrics.limits.clone());
+        let limits = SendingLimits::new(records.records.clone(), clock.clone(), rates, counted);
+        let outbox = Arc::new(QueueOutbox::new(mail.blobs().clone(), queue.clone()));
+        let new = random_secret().context("can't make a secret")?;
+        let secret = directory.server_secret(SRS_SECRET, new.as_bytes()).await;
+        let secret = secret.context("can't read the secret of forwards")?;
+        let srs = Arc::new(ForwardedBySrs(Srs::new(&secret, clock.clone())));
+        let forwards = Forwards { outbox: outbox.clone(), sender: srs };
+        let local = LocalDelivery {
+            recipients: Arc::new(directory.clone()),
+            delivery: Arc::new(MailDelivery::new(mail.clone(), &config.smtp)),
+            forwards: Some(forwards.clone()),
+            clock: clock.clone(),
+            quota_is_permanent: config.smtp.quota_is_permanent,
+        };
+        let parts = SenderParts {
+            queue: queue.clone(),
+            blobs: mail.blobs().clone(),
+            remote: Arc::new(remote(config, stores, directory, clock.clone(), metrics)?),
+            local: Arc::new(ServerLocal { local, mail: mail.clone() }),
+            submissions: Arc::new(MailSubmissions::new(mail.clone())),
+            preparing: Arc::new(BlobPreparing::new(mail.blobs().clone())),
+            notices: Arc::new(ReportNotices::new(&config.smtp.hostname)),
+            metrics: metrics.sender.clone(),
+        };
+        let sender = Sender::new(parts, config.delivery.clone());
+        let submissions = SubmissionFollower::new(mail.clone(), queue.clone(), metrics.followers.clone());
+        let named = Settings::new(SubmissionFollower::NAME);
+        let submissions = Follower::new(named, records, submissions, clock.clone(), follow)?;
+        let vacations =
+            VacationFollower::new(mail.clone(), queue.clone(), directory.clone(), metrics.followers.clone());
+        let named = Settings::new(VacationFollower::NAME);
+        let vacations = Follower::new(named, records, vacations, clock.clone(), follow)?;
+        let health = sender.health();
+        let tasks = Some(Tasks { sender, submissions, vacations });
+        Ok(Self { queue, limits, forwards, outbox, health, clock, tasks })
+    }
+
+    /// Lets mail be sent until the server stops.
+    pub(super) fn spawn(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
+        let Some(Tasks { sender, submissions, vacations }) = self.tasks.take() else { return Vec::new() };
+        vec![
+            tokio::spawn(sender.run(stop.clone().requested())),
+            tokio::spawn(run(submissions, stop.clone())),
+            tokio::spawn(run(vacations, stop.clone())),
+        ]
+    }
+
+    /// Whether mail gets out.
+    pub(super) fn health(&self) -> RoleCheck {
+        let (health, clock) = (self.health.clone(), self.clock.clone());
+        let now = move || u64::try_from(clock.now().0 / NANOS_PER_SECOND).unwrap_or(0);
+        RoleCheck { name: "delivery", problem: Arc::new(move || health.problem(now())) }
+    }
+
+    pub(super) fn forwards(&self) -> Forwards {
+        self.forwards.clone()
+    }
+
+    /// What submission by SMTP works with.
+    pub(super) fn submission(&self, config: &Config, directory: &Directory) -> SubmissionParts {
+        SubmissionParts {
+            config: config.submission.clone(),
+            directory: directory.clone(),
+            outbox: self.outbox.clone(),
+            limits: self.limits.clone(),
+        }
+    }
+}
+
+async fn run<H: restante_follow::Handler>(follower: Follower<H>, stop: Stop) {
+    if let Err(error) = follower.run(stop.requested()).await {
+        warn!(%error, "a follower of mail could not save its position: it repeats some work at the next start");
+    }
+}
+
+/// Other servers, as the settings reach them.
+fn remote(
+    config: &Config,
+    stores: &Stores,
+    directory: &Directory,
+    clock: Arc<dyn Clock>,
+    metrics: &SendingMetricsOfAll,
+) -> anyhow::Result<SmtpRemote> {
+    let settings = &config.delivery.remote;
+    let resolver = SystemResolver::new(&settings.resolver()).context("can't ask the DNS")?;
+    let resolver: Arc<dyn Resolver> = Arc::new(resolver);
+    let network = Arc::new(TcpNetwork);
+    let policies: Arc<dyn TlsPolicies> = match settings.mta_sts {
+        true => Arc::new(StsPolicies::new(settings, resolver.clone(), network.clone(), clock)),
+        false => Arc::new(NoPolicies),
+    };
+    let keys = commands::directory::dkim_keys(&stores.records, config, directory.clone());
+    let parts = RemoteParts {
+        resolver,
+        network,
+        policies,
+        signer: Arc::new(DomainSigner::new(keys)),
+        own: OwnHost {
+            names: vec![config.smtp.hostname.to_lowercase()],
+            listeners: config.smtp.listen.clone(),
+        },
+        seed: u64::from(std::process::id()),
+        metrics: metrics.remote.clone(),
+    };
+    SmtpRemote::new(settings, parts).context("can't send to other servers")
+}
+
+/// Senders of forwards are rewritten by SRS, in the domain of the alias.
+struct ForwardedBySrs(Srs);
+
+impl ForwardSender for ForwardedBySrs {
+    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String {
+        self.0.rewrite(sender, alias.domain().as_str())
+    }
+
+    fn original(&self, address: &str) -> Option<String> {
+        let (local, _) = address.rsplit_once('@')?;
+        self.0.restore(local)
+    }
+}
+
+/// The accounts of this server.
+struct ServerLocal {
+    local: LocalDelivery,
+    mail: Mail,
+}
+
+#[async_trait]
+impl Local for ServerLocal {
+    async fn is_local(&self, domain: &str) -> Result<bool, Error> {
+        self.local.is_local(domain).await
+    }
+
+    async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
+        let (attempted, placed) = self.local.deliver(message, recipient).await;
+        // A report about a submission is named there.
+        if message.source == SourceKind::Report && message.record.0 != 0 {
+            for (account, email) in placed.into_iter().filter(|(account, _)| Some(*account) == message.account) {
+                let noted = self.mail.add_submission_report(account, message.record, email).await;
+                if let Err(error) = noted {
+                    debug!(%error, "a report is not named in its submission");
+                }
+            }
+        }
+        attempted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::{ManualClock, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn fwd2_senders_are_rewritten_by_srs_in_the_domain_of_the_alias() {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_700_000_000)));
+        let srs = ForwardedBySrs(Srs::new(b"secret", clock));
+        let rewritten = srs.rewrite("sender@example.com", &"team@example.org".parse().unwrap());
+        assert!(rewritten.starts_with("SRS0=") && rewritten.ends_with("@example.org"), "{rewritten}");
+        assert_eq!(srs.original(&rewritten).as_deref(), Some("sender@example.com"));
+        assert_eq!(srs.original("team@example.org"), None);
+        let forged = rewritten.replacen("example.com", "example.net", 1);
+        assert_eq!(srs.original(&forged), None);
+    }
 }

@@ -85,14 +85,17 @@ impl DoorSettings for MailSpec {
             LmtpAddress::Tcp(address) => Some(("lmtp.listen", *address)),
             LmtpAddress::Unix(_) => None,
         });
-        smtp.chain(lmtp).collect()
+        let submission = config.submission.listen.iter().map(|address| ("submission.listen", *address));
+        let submissions = config.submission.listen_tls.iter().map(|address| ("submission.listen_tls", *address));
+        smtp.chain(lmtp).chain(submission).chain(submissions).collect()
     }
 
     fn connections_max(&self, config: &Config) -> u64 {
-        let Config { smtp, lmtp, public, .. } = config;
+        let Config { smtp, lmtp, public, submission, .. } = config;
         let of = |listeners: usize, max: usize| listeners.saturating_mul(max) as u64;
         of(smtp.listen.len(), smtp.connections_max.get())
             + of(lmtp.listen.len(), lmtp.connections_max.get())
+            + of(submission.listen.len() + submission.listen_tls.len(), submission.connections_max.get())
             + of(public.listen.len(), public.connections_max.get())
     }
 
@@ -105,38 +108,50 @@ impl DoorSettings for MailSpec {
 
 /// What is wrong with the limits of mail, or with the settings of JMAP or SMTP.
 fn of_doors(config: &Config) -> Option<(&'static str, String)> {
-    let of_limits = config.mail.limits.problem();
-    let of_journal = || config.mail.journal.problem();
-    let problem = of_limits
-        .or_else(of_journal)
-        .or_else(|| config.jmap.problem())
-        .or_else(|| config.smtp.problem())
-        .or_else(|| config.public.mta_sts.problem());
-    let (name, what) = problem?;
-    let key = KEYS.into_iter().find(|key| key.rsplit('.').next() == Some(name));
+    let problems = [
+        ("mail.limits.", config.mail.limits.problem()),
+        ("mail.journal.", config.mail.journal.problem()),
+        ("jmap.", config.jmap.problem()),
+        ("smtp.", config.smtp.problem()),
+        ("submission.", config.submission.problem()),
+        ("delivery.", config.delivery.problem()),
+        ("public.mta_sts.", config.public.mta_sts.problem()),
+    ];
+    let mut found = problems.into_iter().filter_map(|(section, problem)| Some((section, problem?)));
+    let (section, (name, what)) = found.next()?;
+    let key = KEYS.into_iter().find(|key| key.starts_with(section) && key.rsplit('.').next() == Some(name));
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 27] = [
+    "delivery.delay_notice_seconds",
+    "delivery.lease_seconds",
+    "delivery.recipients_per_transaction_max",
+    "delivery.remote.smarthost",
+    "delivery.remote.smarthost_credentials",
+    "delivery.retry_jitter_percent",
+    "delivery.retry_seconds",
     "jmap.blob_sources_max",
     "jmap.changes_max",
     "jmap.objects_in_get_max",
     "jmap.objects_in_set_max",
     "jmap.push.contact",
     "jmap.push.expires_seconds_max",
+    "jmap.submission.recipients_max",
     "jmap.upload_seconds",
     "jmap.uploads_bytes_max",
     "mail.journal.bytes_max",
     "mail.journal.entries_max",
+    "mail.limits.keywords_per_email_max",
     "mail.limits.mailbox_name_bytes_max",
     "mail.limits.mailboxes_per_email_max",
-    "mail.limits.keywords_per_email_max",
-    "smtp.hostname",
-    "smtp.recipients_max",
-    "smtp.memory_bytes_max",
-    "public.mta_sts.mx",
     "public.mta_sts.max_age_seconds",
+    "public.mta_sts.mx",
+    "smtp.hostname",
+    "smtp.memory_bytes_max",
+    "smtp.recipients_max",
+    "submission.hold_seconds_max",
 ];
 
 #[cfg(test)]
