@@ -30,6 +30,7 @@ use super::{
     logins::LoginGuard,
     records,
     search::{self, Indexer},
+    sending::{Sending, SendingMetricsOfAll, SendingParts},
     stores::{self, Asked, Stores, StoresMetrics},
     tidying::{self, TidyMetrics, Tidying},
     usage::{self, UsageMetrics},
@@ -108,6 +109,10 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
+        let sending = match has_jmap(config) || has_smtp(config) {
+            true => Some(open_sending(shared, &stores, &directory, &mail, &metrics).await?),
+            false => None,
+        };
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
@@ -118,6 +123,7 @@ impl DoorSpec for MailSpec {
             journal,
             search,
             indexer,
+            sending,
             certificates,
             smtp: OnceLock::new(),
             metrics,
@@ -181,6 +187,7 @@ struct RoleMetrics {
     connections: OpenConnections,
     smtp: SmtpMetrics,
     journal: JournalMetrics,
+    sending: SendingMetricsOfAll,
 }
 
 /// Opens the records and the blobs.
@@ -199,14 +206,29 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
     Ok(Stores { records, blobs, removing: shared.removing.clone() })
 }
 
+/// Opens what mail is sent with.
+async fn open_sending(
+    shared: &Shared,
+    stores: &Stores,
+    directory: &Directory,
+    mail: &Mail,
+    metrics: &RoleMetrics,
+) -> anyhow::Result<Sending> {
+    let (config, clock) = (&shared.effective.config, shared.clock.clone());
+    let (follow, metrics) = (&metrics.follow, &metrics.sending);
+    Sending::open(SendingParts { config, stores, directory, mail, clock, follow, metrics }).await
+}
+
 /// Whether clients read mail.
 fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
 }
 
-/// Whether mail is received by SMTP or LMTP.
+/// Whether mail is received by SMTP or LMTP, from other servers or from users.
 fn has_smtp(config: &Config) -> bool {
-    !config.smtp.listen.is_empty() || !config.lmtp.listen.is_empty()
+    let submission = &config.submission;
+    let listeners = [&config.smtp.listen, &submission.listen, &submission.listen_tls];
+    !config.lmtp.listen.is_empty() || listeners.iter().any(|listen| !listen.is_empty())
 }
 
 /// Mail with its records, its blobs, its directory and its search index.
@@ -223,6 +245,8 @@ struct OpenMail {
     search: Option<restante_search::Opened>,
     /// Until it runs.
     indexer: Option<Indexer>,
+    /// Only a server with mail sends some.
+    sending: Option<Sending>,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
     /// Once it has started.
@@ -247,6 +271,7 @@ impl OpenDoor for OpenMail {
         self.metrics.follow.register(registry);
         self.metrics.indexer.register(registry);
         self.metrics.journal.register(registry);
+        self.metrics.sending.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -269,6 +294,10 @@ impl OpenDoor for OpenMail {
         routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let connections = self.metrics.connections.clone();
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
+        routes.extend(self.sending.as_ref().map(|sending| {
+            let (queue, directory) = (sending.queue.clone(), self.directory.clone());
+            commands::queue::route(commands::queue::Operator { queue, directory }, backups::data_folder(config))
+        }));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -311,9 +340,10 @@ impl OpenDoor for OpenMail {
             tokio::spawn(usage::run(mail, directory, usage, stop.clone())),
             tokio::spawn(tidying.run(stop.clone())),
         ];
+        let sending = self.sending.as_mut().map(|sending| sending.spawn(stop)).unwrap_or_default();
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
-        tasks.into_iter().chain(following).chain(indexing).chain(noting).collect()
+        tasks.into_iter().chain(following).chain(indexing).chain(noting).chain(sending).collect()
     }
 
     async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
@@ -339,7 +369,9 @@ impl OpenDoor for OpenMail {
         let Some(door) = self.smtp.get() else { return Ok(()) };
         let smtp = door.smtp_addresses().iter().map(|address| ("SMTP", address.to_string()));
         let lmtp = door.lmtp_addresses().iter().map(|address| ("LMTP", address.to_string()));
-        for (protocol, address) in smtp.chain(lmtp) {
+        let submission = door.submission_addresses().iter().map(|address| ("submission", address.to_string()));
+        let submissions = door.submissions_addresses().iter().map(|address| ("submissions", address.to_string()));
+        for (protocol, address) in smtp.chain(lmtp).chain(submission).chain(submissions) {
             if !is_one {
                 info!(protocol, address, "mail is received");
             }
@@ -370,6 +402,7 @@ impl OpenMail {
     fn roles(&self) -> Vec<RoleCheck> {
         let mut roles = self.stores.health(self.config());
         roles.extend(self.search.as_ref().map(search::health));
+        roles.extend(self.sending.as_ref().map(Sending::health));
         roles
     }
 
@@ -397,6 +430,7 @@ impl OpenMail {
             connections: self.metrics.connections.clone(),
             public_url: Some(url).filter(|url| !url.is_empty()),
             is_tls: public.tls,
+            sending: self.sending.as_ref().map(|sending| sending.limits.clone()),
             mta_sts_policy: public.mta_sts.policy(&self.config().smtp.hostname),
         }
     }
@@ -410,8 +444,8 @@ impl OpenMail {
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),
             net: self.shared.net.clone(),
-            submission: None,
-            forwards: None,
+            submission: self.sending.as_ref().map(|sending| sending.submission(self.config(), &self.directory)),
+            forwards: self.sending.as_ref().map(Sending::forwards),
         }
     }
 

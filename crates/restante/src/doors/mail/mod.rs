@@ -9,7 +9,7 @@ pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
 mod search;
-mod sending;
+pub(crate) mod sending;
 mod settings;
 mod stores;
 pub(crate) mod tidying;

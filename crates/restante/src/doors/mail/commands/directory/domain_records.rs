@@ -67,8 +67,8 @@ async fn facts(domain: Domain, flags: &DirectoryFlags) -> anyhow::Result<DomainF
     Ok(DomainFacts {
         keys: keys?,
         jmap: jmap(&config, &host),
-        submission_port: None,
-        submissions_port: None,
+        submission_port: config.submission.listen.first().map(|address| address.port()),
+        submissions_port: config.submission.listen_tls.first().map(|address| address.port()),
         mta_sts_policy: config.public.mta_sts.policy(&host),
         domain,
         host,

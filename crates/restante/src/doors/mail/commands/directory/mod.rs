@@ -13,4 +13,5 @@ pub(super) mod show;
 pub(crate) mod token;
 
 pub(in crate::doors::mail) use route::{check_request, parse_request, refusal};
+pub(crate) use dkim::keys_of as dkim_keys;
 pub(crate) use route::{dkim_route, routes};
