@@ -4,9 +4,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use restante_core::{Error, ErrorKind};
-use restante_records::{
-    AccountId, Body, Change, Commit, Get, Properties, Query, RecordId, Revision, Value,
-};
+use restante_records::{AccountId, Body, Change, Commit, Get, Properties, Query, RecordId, Revision, Value};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -175,9 +173,8 @@ impl Mail {
 }
 
 fn commit_of(id: Option<RecordId>, response: &VacationResponse) -> Result<Commit, MailError> {
-    let json = serde_json::to_vec(response).map_err(|error| {
-        Error::internal(format!("a vacation response can't be written as JSON: {error}"))
-    })?;
+    let json = serde_json::to_vec(response)
+        .map_err(|error| Error::internal(format!("a vacation response can't be written as JSON: {error}")))?;
     if json.len() > TEXTS_BYTES_MAX {
         let properties = vec!["subject", "textBody", "htmlBody"];
         let why = format!("a vacation response has at most {TEXTS_BYTES_MAX} bytes");

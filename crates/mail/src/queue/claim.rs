@@ -208,7 +208,9 @@ impl Edit for End<'_> {
         for outcome in self.outcomes {
             let before = noted;
             for (lease, ending) in &outcome.endings {
-                let Some(record) = records.iter().find(|record| record.id == lease.id.record) else { continue };
+                let Some(record) = records.iter().find(|record| record.id == lease.id.record) else {
+                    continue;
+                };
                 if !is_leased(record, lease) && *ending != Ending::Delivered {
                     continue; // somebody else tries it now
                 }

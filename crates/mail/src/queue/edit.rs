@@ -46,8 +46,9 @@ impl Reader<'_> {
         let mut records = Vec::new();
         let mut after: Option<Cursor> = None;
         loop {
-            let mut query =
-                Query::new(queued::KIND, queued::BY_KEY).equals(key_hash(key)).limit(restante_records::QUERY_ROWS_MAX);
+            let mut query = Query::new(queued::KIND, queued::BY_KEY)
+                .equals(key_hash(key))
+                .limit(restante_records::QUERY_ROWS_MAX);
             query.after = after;
             let page = self.records.query(self.account, &query).await?;
             if !page.ids.is_empty() {

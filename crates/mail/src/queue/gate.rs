@@ -46,7 +46,11 @@ impl Editor {
 
     /// Holds everything for a reason, or releases it at a number of restores; returns the reason that holds then. A reason that
     /// holds already stays.
-    pub(super) async fn set_gate(&self, why: Option<&str>, restores: Option<u64>) -> Result<Option<Held>, Error> {
+    pub(super) async fn set_gate(
+        &self,
+        why: Option<&str>,
+        restores: Option<u64>,
+    ) -> Result<Option<Held>, Error> {
         let mut tries = 0;
         loop {
             let state = self.records.states(GATE).await?.of(outgoing::KIND);

@@ -9,9 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use restante_core::Error;
-use restante_records::{
-    AccountId, Cursor, Get, QUERY_ROWS_MAX, Query, Record, RecordId, Value,
-};
+use restante_records::{AccountId, Cursor, Get, QUERY_ROWS_MAX, Query, Record, RecordId, Value};
 
 use super::{
     QueuedId, QueuedRecipient, QueuedState,
@@ -162,7 +160,10 @@ impl ListFilter {
     fn matches(&self, recipient: &QueuedRecipient) -> bool {
         let message = &recipient.message;
         self.domain.as_ref().is_none_or(|domain| recipient.domain == domain.to_lowercase())
-            && self.sender.as_ref().is_none_or(|sender| message.sender.to_lowercase() == sender.to_lowercase())
+            && self
+                .sender
+                .as_ref()
+                .is_none_or(|sender| message.sender.to_lowercase() == sender.to_lowercase())
             && self.account.is_none_or(|account| message.source.account == Some(account))
             && self.state.is_none_or(|state| recipient.state == state)
     }
@@ -192,7 +193,8 @@ impl Editor {
                 let found = self.records.query(account.account(), &query).await?;
                 read += found.ids.len();
                 let records = self.whole(account.account(), found.ids).await?;
-                let recipients = records.iter().filter_map(|record| view(account.account(), record).ok().flatten());
+                let recipients =
+                    records.iter().filter_map(|record| view(account.account(), record).ok().flatten());
                 page.recipients.extend(recipients.filter(|recipient| filter.matches(recipient)));
                 cursor = found.next;
                 if cursor.is_none() {
@@ -281,14 +283,22 @@ impl Editor {
     }
 
     /// See [`super::Queue::next_due`].
-    pub(super) async fn next_due(&self, account: QueueAccount, after: Option<u64>) -> Result<Option<u64>, Error> {
+    pub(super) async fn next_due(
+        &self,
+        account: QueueAccount,
+        after: Option<u64>,
+    ) -> Result<Option<u64>, Error> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.into()));
         let query = Query::new(queued::KIND, queued::BY_DUE)
             .equals(state_number(QueuedState::Due))
             .between(from, Bound::Unbounded)
             .limit(1);
         let page = self.records.query(account.account(), &query).await?;
-        Ok(self.small(account, page.ids).await?.first().and_then(|record| number(&record.properties, queued::DUE)))
+        Ok(self
+            .small(account, page.ids)
+            .await?
+            .first()
+            .and_then(|record| number(&record.properties, queued::DUE)))
     }
 
     async fn small(&self, account: QueueAccount, ids: Vec<RecordId>) -> Result<Vec<Record>, Error> {

@@ -25,9 +25,7 @@ use restante_records::{Cursor, Records, Watch};
 pub use account::{QUEUE_ACCOUNTS, QueueAccount};
 pub use claim::{Claimed, Ending, Lease, Outcome};
 pub use gate::Held;
-pub use item::{
-    NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission,
-};
+pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
 pub use list::{DomainCount, DueItem, DuePage, LIST_MAX, ListCursor, ListFilter, ListPage, Totals};
 pub use operate::Selection;
 pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};

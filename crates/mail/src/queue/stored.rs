@@ -83,8 +83,9 @@ impl Stored {
 
     /// Reads the body of a record.
     pub(super) fn read(body: &Body) -> Result<Self, Error> {
-        serde_json::from_slice(&body.bytes)
-            .map_err(|error| Error::corrupt("the body of a queued recipient can't be read").with_source(error))
+        serde_json::from_slice(&body.bytes).map_err(|error| {
+            Error::corrupt("the body of a queued recipient can't be read").with_source(error)
+        })
     }
 
     pub(super) fn body(&self, blobs: Vec<BlobId>) -> Result<Body, Error> {
@@ -148,11 +149,7 @@ pub(super) fn view(account: AccountId, record: &Record) -> Result<Option<QueuedR
         id: QueuedId { account, record: record.id },
         message: Arc::new(message),
         domain: domain_of(&stored.address),
-        recipient: NewRecipient {
-            address: stored.address,
-            notify: stored.notify,
-            original: stored.original,
-        },
+        recipient: NewRecipient { address: stored.address, notify: stored.notify, original: stored.original },
         state: if state == 0 { QueuedState::Due } else { QueuedState::Held },
         due: count(queued::DUE),
         first_due: count(queued::FIRST_DUE),

@@ -64,8 +64,7 @@ impl SubmissionHead {
     /// # Errors
     /// `Corrupt` for those that nobody writes.
     pub(super) fn of(record: &Record) -> Result<Self, Error> {
-        let damaged =
-            || Error::corrupt(format!("the record of submission {} lacks properties", record.id.0));
+        let damaged = || Error::corrupt(format!("the record of submission {} lacks properties", record.id.0));
         let number = |property| number_of(&record.properties, property).ok_or_else(damaged);
         let undo = match number(submission::UNDO)? {
             submission::PENDING => UndoStatus::Pending,

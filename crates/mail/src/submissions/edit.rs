@@ -72,11 +72,8 @@ impl Mail {
         if json.len() + REPLIES_BYTES > BODY_BYTES_MAX || outbox_bytes > BODY_BYTES_MAX {
             return Err(MailError::invalid("envelope", "the addresses of all recipients are too long"));
         }
-        let create = Change::Create {
-            kind: submission::KIND,
-            body: Body::new(json),
-            properties: head.properties(),
-        };
+        let create =
+            Change::Create { kind: submission::KIND, body: Body::new(json), properties: head.properties() };
         let (committed, states) = self
             .edit_submissions(account, new.if_in_state, async || {
                 let mut changes = vec![create.clone(), outbox.clone()];
@@ -249,10 +246,5 @@ fn is_done(record: &Record) -> bool {
 
 /// Changes the properties of a submission, and leaves its body.
 fn set_head(head: &SubmissionHead) -> Change {
-    Change::Update {
-        kind: submission::KIND,
-        id: head.id,
-        body: None,
-        properties: Some(head.properties()),
-    }
+    Change::Update { kind: submission::KIND, id: head.id, body: None, properties: Some(head.properties()) }
 }

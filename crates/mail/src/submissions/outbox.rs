@@ -113,7 +113,8 @@ impl OutboxEntry {
         let number = |property| number_of(&record.properties, property);
         let submission = number(outbox::SUBMISSION).ok_or_else(|| damaged("it has no submission"))?;
         let blob: Option<BlobId> = record.body.blobs.first().copied();
-        let recipient = |RecipientBody { address, notify, original }| NewRecipient { address, notify, original };
+        let recipient =
+            |RecipientBody { address, notify, original }| NewRecipient { address, notify, original };
         let submission = RecordId(submission);
         let message = NewMessage {
             source: Source {
@@ -150,7 +151,9 @@ impl Mail {
             for record in records.into_iter().flatten() {
                 match OutboxEntry::of(account, record) {
                     Ok(entry) => entries.push(entry),
-                    Err(error) => tracing::error!(account = account.0, %error, "a submission can't be queued"),
+                    Err(error) => {
+                        tracing::error!(account = account.0, %error, "a submission can't be queued")
+                    }
                 }
             }
             match page.next {

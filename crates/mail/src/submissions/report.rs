@@ -4,11 +4,7 @@ use bytes::Bytes;
 use restante_core::Error;
 use restante_records::{AccountId, Body, Change, RecordId};
 
-use super::{
-    RecipientState,
-    body::SubmissionBody,
-    edit::Planned,
-};
+use super::{RecipientState, body::SubmissionBody, edit::Planned};
 use crate::{Mail, MailError, schema::submission};
 
 /// The bytes of all replies that a submission keeps: a record must have room for them.
