@@ -120,7 +120,9 @@ impl Sender {
             if let Err(error) = round.run(&mut workers).await {
                 warn!(%error, "the queue can't be read: it is tried again");
             }
+            // In this order, not by chance: a simulation repeats a run exactly.
             tokio::select! {
+                biased;
                 () = &mut stop => break,
                 () = &mut tending => {}
                 () = shared.freed.notified() => {}

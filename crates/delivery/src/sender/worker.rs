@@ -110,6 +110,7 @@ impl Worker {
         let leases = Mutex::new(claimed.iter().map(|claim| claim.lease).collect());
         let work = self.try_messages(claimed, via, &domain, &leases, transactions);
         tokio::select! {
+            biased;
             result = work => result,
             () = renew(&shared, &leases) => Ok(()),
         }

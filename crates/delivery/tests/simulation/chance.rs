@@ -5,10 +5,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// SplitMix64.
-pub struct Chance(Mutex<u64>);
+pub(crate) struct Chance(Mutex<u64>);
 
 impl Chance {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1)))
     }
 
@@ -22,16 +22,16 @@ impl Chance {
     }
 
     /// A number below `end`.
-    pub fn below(&self, end: u64) -> u64 {
+    pub(crate) fn below(&self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// True so many times out of a hundred.
-    pub fn percent(&self, percent: u64) -> bool {
+    pub(crate) fn percent(&self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    pub fn millis(&self, max: u64) -> Duration {
+    pub(crate) fn millis(&self, max: u64) -> Duration {
         Duration::from_millis(self.below(max + 1))
     }
 }

@@ -39,9 +39,9 @@ use tokio::{
 
 const START: i64 = 1_700_000_000;
 const SERVERS: usize = 3;
-const MESSAGES: u8 = 24;
+const MESSAGES: u8 = 18;
 /// How long things go wrong.
-const FLAKY: Duration = Duration::from_secs(500);
+const FLAKY: Duration = Duration::from_secs(240);
 const LEASE_SECONDS: u64 = 60;
 /// For how long a sender tries to note an outcome.
 const NOTING: Duration = Duration::from_secs(90);
@@ -90,6 +90,7 @@ impl Sim {
             is_flaky: is_flaky.clone(),
             begun: Instant::now(),
             taken: Default::default(),
+            tried: Default::default(),
             placed: Default::default(),
             submissions: Default::default(),
         });
@@ -133,9 +134,9 @@ impl Sim {
             metrics: SenderMetrics::default(),
         };
         let config = DeliveryConfig {
-            retry_seconds: vec![0, 30, 60, 120],
-            expire_seconds: nonzero!(400),
-            delay_notice_seconds: 200,
+            retry_seconds: vec![0, 20, 40, 60],
+            expire_seconds: nonzero!(300),
+            delay_notice_seconds: 100,
             domain_down_seconds: 20,
             lease_seconds: nonzero!(60),
             ..DeliveryConfig::default()
@@ -202,7 +203,7 @@ impl Sim {
             let chance = self.chance.clone();
             let message = message.clone();
             tokio::spawn(async move {
-                sleep(chance.millis(200_000)).await;
+                sleep(chance.millis(150_000)).await;
                 while door.add(message.clone()).await.is_err() {
                     sleep(Duration::from_secs(1)).await;
                 }
@@ -230,7 +231,7 @@ impl Sim {
         let mut accepted = Vec::new();
         let mut number = 0;
         while self.outside.begun.elapsed() < FLAKY {
-            sleep(self.chance.millis(10_000)).await;
+            sleep(self.chance.millis(8_000)).await;
             if number < MESSAGES {
                 accepted.extend(self.submit(number).await);
                 number += 1;
@@ -240,11 +241,11 @@ impl Sim {
             }
             let server = self.chance.below(SERVERS as u64) as usize;
             match self.servers[server] {
-                Some(_) if self.chance.percent(12) => self.crash(server).await,
+                Some(_) if self.chance.percent(15) => self.crash(server).await,
                 Some(_) => {}
                 None => self.start(server),
             }
-            if self.chance.percent(2) {
+            if self.chance.percent(3) {
                 let seconds = self.chance.below(500) as i64 - 200;
                 self.jump.fetch_add(seconds, Relaxed);
                 self.jumps.push(self.outside.begun.elapsed());
@@ -264,7 +265,7 @@ impl Sim {
     async fn settle(&self) {
         let queue = self.queue(0);
         for _ in 0..100 {
-            sleep(Duration::from_secs(20)).await;
+            sleep(Duration::from_secs(10)).await;
             let totals = queue.totals().await.unwrap();
             if totals.waiting + totals.held == 0 {
                 return;
@@ -277,12 +278,9 @@ impl Sim {
     async fn check(&self, accepted: &[Accepted]) {
         let placed = self.outside.placed.lock().clone();
         let mut reports = String::new();
-        let mut locally: BTreeMap<(u8, &str), usize> = BTreeMap::new();
-        for (number, address, bytes) in &placed {
+        for ((_, address), bytes) in &placed {
             if address == "z@here.example" {
                 reports.push_str(std::str::from_utf8(bytes).unwrap());
-            } else {
-                *locally.entry((*number, address)).or_default() += 1;
             }
         }
         let taken = self.outside.taken.lock().clone();
@@ -291,33 +289,29 @@ impl Sim {
             let is_canceled = *kind == SourceKind::Submission && undo == Undo::Canceled;
             let name = (*number, address.clone());
             let taken = taken.get(&name).map_or(&[][..], Vec::as_slice);
-            let local = locally.get(&(*number, address.as_str())).copied().unwrap_or(0);
+            let is_placed = placed.contains_key(&([*number; 32], address.clone()));
+            let is_reported = reports.contains(&format!("failed {number} {address}\r\n"));
             let what = format!("message {number} to {address}");
             if is_canceled {
-                assert!(taken.is_empty() && local == 0, "{what} was canceled: {taken:?}");
+                assert!(taken.is_empty() && !is_placed, "{what} was canceled: {taken:?}");
             } else if address.ends_with("@here.example") {
-                let is_reported = reports.contains(&format!("failed {number} {address}\r\n"));
-                assert!(local == 1 || (local == 0 && is_reported), "{what} was placed {local} times");
+                assert!(is_placed || is_reported, "{what} is lost");
             } else {
-                let is_reported = reports.contains(&format!("failed {number} {address}\r\n"));
                 assert!(!taken.is_empty() || is_reported, "{what} is lost");
             }
             self.check_repeats(&what, taken);
         }
-        // The mailboxes have what was placed, each mail once.
+        // The mailboxes have each mail once, however often it was placed.
         for user in ["a", "b", "c", "d", "z"] {
-            let clock = self.clock(0);
-            let mail = Mail::new(
-                self.records.clone(),
-                self.blobs.clone(),
-                clock,
-                MailConfig::default(),
-                MailMetrics::default(),
-            );
-            let emails = mail.usage(account_of(user)).await.unwrap().emails;
-            let expected = placed.iter().filter(|(_, address, _)| address.starts_with(user)).count() as u64;
-            // What was placed by a commit whose answer was lost is a repetition when it is found.
-            assert!(emails >= expected, "{user} has {emails} emails of {expected}");
+            let (records, blobs) = (self.records.clone(), self.blobs.clone());
+            let mail =
+                Mail::new(records, blobs, self.clock(0), MailConfig::default(), MailMetrics::default());
+            let emails = mail.usage(account_of(user)).await.unwrap().emails as usize;
+            let least = placed.keys().filter(|(_, address)| address.starts_with(user)).count();
+            let tried = self.outside.tried.lock();
+            // One that has expired may be there: its last answer was lost.
+            let most = tried.iter().filter(|(_, address)| address.starts_with(user)).count();
+            assert!((least..=most).contains(&emails), "{user} has {emails} emails, not {least} to {most}");
         }
     }
 
@@ -361,13 +355,22 @@ fn seeds() -> Vec<u64> {
 
 #[test]
 fn nothing_is_lost_and_nothing_is_sent_twice_without_a_reason() {
-    for seed in seeds() {
-        let result = std::panic::catch_unwind(|| simulate(seed));
-        if let Err(panic) = result {
-            eprintln!("seed {seed} fails: repeat it with SIM_SEED={seed}");
-            std::panic::resume_unwind(panic);
+    let seeds = seeds();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let seeds = &seeds;
+            scope.spawn(move || {
+                for seed in seeds.iter().skip(thread).step_by(threads) {
+                    let result = std::panic::catch_unwind(|| simulate(*seed));
+                    if let Err(panic) = result {
+                        eprintln!("seed {seed} fails: repeat it with SIM_SEED={seed}");
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is around the senders: other servers that lie, accounts, users who cancel.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -19,7 +19,7 @@ use restante_delivery::{
     Recipient, Remote, Submissions,
 };
 use restante_mail::{
-    Delivered, Delivery, Mail, StoredMessage,
+    Delivery, Mail, StoredMessage,
     queue::{QueuedMessage, Reply, SourceKind, Transmission},
 };
 use restante_records::{AccountId, RecordId};
@@ -30,39 +30,43 @@ use crate::chance::Chance;
 
 /// A mail that another server took.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
-    pub server: usize,
-    pub at: Duration,
+pub(crate) struct Taken {
+    pub(crate) server: usize,
+    pub(crate) at: Duration,
     /// When its answer reached the sender; `None` when it was lost.
-    pub answered: Option<Duration>,
+    pub(crate) answered: Option<Duration>,
 }
+
+/// A mail in an account: the key of the message, and the address.
+pub(crate) type Place = ([u8; 32], String);
 
 /// A submission of JMAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undo {
+pub(crate) enum Undo {
     Pending,
     Final,
     Canceled,
 }
 
 /// What all servers share, and what survives their crashes.
-pub struct Outside {
-    pub chance: Arc<Chance>,
-    pub is_flaky: Arc<AtomicBool>,
-    pub begun: Instant,
+pub(crate) struct Outside {
+    pub(crate) chance: Arc<Chance>,
+    pub(crate) is_flaky: Arc<AtomicBool>,
+    pub(crate) begun: Instant,
     /// By the number of the message and the address.
-    pub taken: Mutex<BTreeMap<(u8, String), Vec<Taken>>>,
-    /// Mails that were placed as new ones, with their bytes.
-    pub placed: Mutex<Vec<(u8, String, Bytes)>>,
-    pub submissions: Mutex<BTreeMap<u64, Undo>>,
+    pub(crate) taken: Mutex<BTreeMap<(u8, String), Vec<Taken>>>,
+    /// Mails that were to be placed in an account, by their keys and addresses, and the bytes of those for which that was answered with success.
+    pub(crate) tried: Mutex<BTreeSet<Place>>,
+    pub(crate) placed: Mutex<BTreeMap<Place, Bytes>>,
+    pub(crate) submissions: Mutex<BTreeMap<u64, Undo>>,
 }
 
 /// The outside as one server sees it.
-pub struct View {
-    pub outside: Arc<Outside>,
-    pub server: usize,
-    pub mail: Mail,
-    pub blobs: Arc<dyn Blobs>,
+pub(crate) struct View {
+    pub(crate) outside: Arc<Outside>,
+    pub(crate) server: usize,
+    pub(crate) mail: Mail,
+    pub(crate) blobs: Arc<dyn Blobs>,
 }
 
 struct SimConnection {
@@ -102,7 +106,7 @@ impl Connection for SimConnection {
                 return vec![Attempted { reply: lost, is_reported_further: false }; recipients.len()];
             }
         }
-        let mut replies = Vec::new();
+        let (mut replies, mut took) = (Vec::new(), Vec::new());
         for recipient in recipients {
             replies.push(match (is_flaky, chance.below(100)) {
                 (true, 0..20) => reply(451, "4.3.0"),
@@ -111,7 +115,10 @@ impl Connection for SimConnection {
                     let taken =
                         Taken { server: self.server, at: self.outside.begun.elapsed(), answered: None };
                     let name = (message.key[0], recipient.address.clone());
-                    self.outside.taken.lock().entry(name).or_default().push(taken);
+                    let mut all = self.outside.taken.lock();
+                    let of_name = all.entry(name.clone()).or_default();
+                    took.push((name, of_name.len()));
+                    of_name.push(taken);
                     reply(250, "2.0.0")
                 }
             });
@@ -126,12 +133,9 @@ impl Connection for SimConnection {
             self.is_open = !chance.percent(10);
         }
         let now = self.outside.begun.elapsed();
-        for recipient in recipients {
-            let name = (message.key[0], recipient.address.clone());
-            let mut taken = self.outside.taken.lock();
-            let mine = taken.get_mut(&name).into_iter().flatten().filter(|taken| taken.server == self.server);
-            if let Some(last) = mine.last() {
-                last.answered.get_or_insert(now);
+        for (name, place) in took {
+            if let Some(taken) = self.outside.taken.lock().get_mut(&name) {
+                taken[place].answered = Some(now);
             }
         }
         replies.into_iter().map(|reply| Attempted { reply, is_reported_further: false }).collect()
@@ -145,7 +149,7 @@ impl Connection for SimConnection {
 }
 
 /// The account of an address of this server.
-pub fn account_of(address: &str) -> AccountId {
+pub(crate) fn account_of(address: &str) -> AccountId {
     AccountId(2_000 + u32::from(address.as_bytes()[0]))
 }
 
@@ -173,12 +177,11 @@ impl Local for View {
             received: 1_700_000_000,
             quota: None,
         };
+        let place = (message.key, recipient.address.clone());
+        self.outside.tried.lock().insert(place.clone());
         match self.mail.deliver(account_of(&recipient.address), delivery).await {
-            Ok(delivered) => {
-                if matches!(delivered, Delivered::New(_)) {
-                    let placed = (message.key[0], recipient.address.clone(), message.bytes.clone());
-                    self.outside.placed.lock().push(placed);
-                }
+            Ok(_) => {
+                self.outside.placed.lock().insert(place, message.bytes.clone());
                 answer(reply(250, "2.0.0"))
             }
             Err(_) => answer(reply(451, "4.3.0")),

@@ -15,11 +15,11 @@ use tokio::time::sleep;
 
 use crate::chance::Chance;
 
-pub struct FlakyRecords {
-    pub inner: Arc<dyn Records>,
-    pub chance: Arc<Chance>,
+pub(crate) struct FlakyRecords {
+    pub(crate) inner: Arc<dyn Records>,
+    pub(crate) chance: Arc<Chance>,
     /// Whether anything goes wrong.
-    pub is_flaky: Arc<AtomicBool>,
+    pub(crate) is_flaky: Arc<AtomicBool>,
 }
 
 impl FlakyRecords {
