@@ -77,7 +77,10 @@ impl DeliveryConfig {
             return Some(("retry_jitter_percent", "use 50 at most".to_owned()));
         }
         if self.delay_notice_seconds >= self.expire_seconds.get() {
-            return Some(("delay_notice_seconds", "use less than expire_seconds, or 0 for no reports".to_owned()));
+            return Some((
+                "delay_notice_seconds",
+                "use less than expire_seconds, or 0 for no reports".to_owned(),
+            ));
         }
         if self.recipients_per_transaction_max.get() > 1_000 {
             return Some(("recipients_per_transaction_max", "use 1000 at most".to_owned()));

@@ -70,7 +70,9 @@ impl Attempt<'_> {
             debug!(why, "outgoing mail can't be tried now");
             return self.all_returned(*seconds);
         }
-        let Some(message) = self.recipients.first().map(|claim| &claim.recipient.message) else { return Vec::new() };
+        let Some(message) = self.recipients.first().map(|claim| &claim.recipient.message) else {
+            return Vec::new();
+        };
         if message.source.kind == SourceKind::Submission && !self.is_released() {
             match self.release().await {
                 Some(true) => {}
@@ -154,7 +156,12 @@ impl Attempt<'_> {
     }
 
     /// What is noted for replies to all recipients, with the reports about them.
-    async fn outcomes(&self, attempted: Vec<Attempted>, outgoing: Option<&Outgoing>, is_local: bool) -> Vec<Outcome> {
+    async fn outcomes(
+        &self,
+        attempted: Vec<Attempted>,
+        outgoing: Option<&Outgoing>,
+        is_local: bool,
+    ) -> Vec<Outcome> {
         let now = self.shared.parts.queue.now();
         let mut fates = Vec::with_capacity(self.recipients.len());
         for (claim, attempted) in self.recipients.iter().zip(attempted) {
@@ -199,7 +206,10 @@ impl Attempt<'_> {
             match schedule::next(&self.shared.config, recipient, &reply, now) {
                 Next::Retry { due, is_delay_due } => {
                     let is_reported = is_delay_due && notify.on_delay;
-                    (AttemptResult::Postponed, Fate { claim, reply, end: End::Postponed { due }, is_reported })
+                    (
+                        AttemptResult::Postponed,
+                        Fate { claim, reply, end: End::Postponed { due }, is_reported },
+                    )
                 }
                 Next::Expired(reply) => {
                     let is_reported = notify.on_failure;

@@ -2,7 +2,7 @@
 //! whatever is not in it is found again in the queue.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -20,11 +20,13 @@ const WAITING_PER_DOMAIN_MAX: usize = 1_000;
 const WAITING_MAX: usize = 50_000;
 /// Those few.
 const WAITING_PER_DOMAIN_LOW: usize = 10;
+/// The most domains that are remembered as good.
+const GOOD_MAX: usize = 20_000;
 /// How long a domain that was slow is expected to be slow again.
 const SLOW_MEMORY: Duration = Duration::from_secs(600);
 
 /// The number of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WorkerId(u64);
 
 /// A worker to be started.
@@ -61,9 +63,20 @@ impl Domain {
     }
 }
 
+/// What is expected of a domain, and so which places its workers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// It answered, and is not known to be slow: its workers may take all places but those for slow ones.
+    Good,
+    /// Nothing is known of it. Such domains leave a quarter of the places to those that answer.
+    New,
+    /// It is or was slow: its workers have places of their own.
+    Slow,
+}
+
 struct Worker {
     domain: Arc<str>,
-    is_slow: bool,
+    class: Class,
     progress: Instant,
 }
 
@@ -74,15 +87,19 @@ pub(super) struct Board {
     per_domain_max: usize,
     local_max: usize,
     slow_after: Duration,
-    domains: HashMap<Arc<str>, Domain>,
-    /// Domains that wait for a worker, each once: those that are not slow, and those that are.
+    domains: BTreeMap<Arc<str>, Domain>,
+    /// Domains that wait for a worker, each once, by what is expected of them.
     ready: VecDeque<Arc<str>>,
+    ready_new: VecDeque<Arc<str>>,
     ready_slow: VecDeque<Arc<str>>,
+    /// Domains that answered.
+    good: HashSet<Arc<str>>,
     /// Recipients that wait or are being tried.
     in_hand: HashSet<QueuedId>,
     waiting: usize,
-    workers: HashMap<WorkerId, Worker>,
+    workers: BTreeMap<WorkerId, Worker>,
     last_worker: u64,
+    new: usize,
     slow: usize,
     /// Accounts with recipients that were let go without an outcome: they are read again.
     again: BTreeSet<QueueAccount>,
@@ -104,13 +121,16 @@ impl Board {
             per_domain_max: config.connections_per_domain_max.get(),
             local_max: config.local_at_once_max.get(),
             slow_after: Duration::from_secs(config.slow_after_seconds.get()),
-            domains: HashMap::new(),
+            domains: BTreeMap::new(),
             ready: VecDeque::new(),
+            ready_new: VecDeque::new(),
             ready_slow: VecDeque::new(),
+            good: HashSet::new(),
             in_hand: HashSet::new(),
             waiting: 0,
-            workers: HashMap::new(),
+            workers: BTreeMap::new(),
             last_worker: 0,
+            new: 0,
             slow: 0,
             again: BTreeSet::new(),
         }
@@ -142,32 +162,31 @@ impl Board {
     /// Lists a domain that has something to do and may have one more worker.
     fn list(&mut self, name: &Arc<str>, now: Instant) {
         let Some(domain) = self.domains.get_mut(name) else { return };
-        // One worker is enough to note that a domain is down.
+        // One worker is enough to find out about a domain, and to note that it is down.
         let is_down = domain.down.as_ref().is_some_and(|(_, until)| now < *until);
-        let max = match (domain.is_local, is_down) {
-            (_, true) => 1,
-            (true, _) => self.local_max,
-            (false, _) => self.per_domain_max,
+        let is_good = self.good.contains(name);
+        let max = match domain.is_local {
+            _ if is_down || !is_good => 1,
+            true => self.local_max,
+            false => self.per_domain_max,
         };
         if domain.is_listed || domain.waiting.is_empty() || domain.workers >= max {
             return;
         }
         domain.is_listed = true;
         let is_slow = domain.is_slow(now);
-        let list = if is_slow { &mut self.ready_slow } else { &mut self.ready };
+        let list = match (is_slow, is_good) {
+            (true, _) => &mut self.ready_slow,
+            (false, true) => &mut self.ready,
+            (false, false) => &mut self.ready_new,
+        };
         list.push_back(name.clone());
     }
 
     /// The next worker to start; `None` when no domain waits for one, or all places are taken.
     pub(super) fn start(&mut self, now: Instant) -> Option<Start> {
         loop {
-            let (name, is_slow) = if self.workers.len() - self.slow < self.connections_max && !self.ready.is_empty() {
-                (self.ready.pop_front()?, false)
-            } else if self.slow < self.slow_max {
-                (self.ready_slow.pop_front()?, true)
-            } else {
-                return None;
-            };
+            let (name, class) = self.pop()?;
             let Some(domain) = self.domains.get_mut(&name) else { continue };
             domain.is_listed = false;
             if domain.waiting.is_empty() {
@@ -176,10 +195,38 @@ impl Board {
             domain.workers += 1;
             self.last_worker += 1;
             let worker = WorkerId(self.last_worker);
-            self.slow += usize::from(is_slow);
-            self.workers.insert(worker, Worker { domain: name.clone(), is_slow, progress: now });
+            self.count(class, 1);
+            self.workers.insert(worker, Worker { domain: name.clone(), class, progress: now });
             self.list(&name, now);
             return Some(Start { worker, domain: name });
+        }
+    }
+
+    /// The next domain that waits and for which there is a place.
+    fn pop(&mut self) -> Option<(Arc<str>, Class)> {
+        let has_place = self.workers.len() - self.slow < self.connections_max;
+        // Both those that answer and new ones have a quarter of the places for themselves.
+        let quarter = self.connections_max.div_ceil(4);
+        if has_place && self.new < quarter && !self.ready_new.is_empty() {
+            return Some((self.ready_new.pop_front()?, Class::New));
+        }
+        if has_place && !self.ready.is_empty() {
+            return Some((self.ready.pop_front()?, Class::Good));
+        }
+        if has_place && self.new < self.connections_max - quarter && !self.ready_new.is_empty() {
+            return Some((self.ready_new.pop_front()?, Class::New));
+        }
+        if self.slow < self.slow_max {
+            return Some((self.ready_slow.pop_front()?, Class::Slow));
+        }
+        None
+    }
+
+    fn count(&mut self, class: Class, change: isize) {
+        match class {
+            Class::Good => {}
+            Class::New => self.new = self.new.saturating_add_signed(change),
+            Class::Slow => self.slow = self.slow.saturating_add_signed(change),
         }
     }
 
@@ -212,7 +259,7 @@ impl Board {
     /// A worker has ended.
     pub(super) fn finished(&mut self, id: WorkerId, now: Instant) {
         let Some(worker) = self.workers.remove(&id) else { return };
-        self.slow -= usize::from(worker.is_slow);
+        self.count(worker.class, -1);
         if let Some(domain) = self.domains.get_mut(&worker.domain) {
             domain.workers -= 1;
         }
@@ -236,14 +283,25 @@ impl Board {
 
     /// Whether a domain waits that could be served if a worker ended.
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.ready_new.is_empty()
     }
 
-    pub(super) fn set_local(&mut self, name: &Arc<str>, now: Instant) {
+    /// A domain answered. Returns whether it may have more workers now.
+    pub(super) fn set_good(&mut self, name: &Arc<str>, now: Instant) -> bool {
+        if self.good.len() >= GOOD_MAX {
+            self.good.clear(); // those that answer are found again
+        }
+        let is_new = self.good.insert(name.clone());
+        self.list(name, now);
+        is_new
+    }
+
+    /// A domain is of this server.
+    pub(super) fn set_local(&mut self, name: &Arc<str>, now: Instant) -> bool {
         if let Some(domain) = self.domains.get_mut(name) {
             domain.is_local = true;
         }
-        self.list(name, now);
+        self.set_good(name, now)
     }
 
     /// A domain could not be reached: this reply stands for all its recipients for some time.
@@ -261,7 +319,8 @@ impl Board {
 
     /// Moves workers without progress to the places for slow ones, as far as there are any, and forgets what is no longer true.
     pub(super) fn review(&mut self, now: Instant) {
-        for worker in self.workers.values_mut() {
+        let mut moved = Vec::new();
+        for (id, worker) in &self.workers {
             let is_stuck = now.saturating_duration_since(worker.progress) >= self.slow_after;
             if !is_stuck {
                 continue;
@@ -269,17 +328,24 @@ impl Board {
             if let Some(domain) = self.domains.get_mut(&worker.domain) {
                 domain.slow_until = Some(now + SLOW_MEMORY);
             }
-            if !worker.is_slow && self.slow < self.slow_max {
-                worker.is_slow = true;
-                self.slow += 1;
+            if worker.class != Class::Slow && self.slow + moved.len() < self.slow_max {
+                moved.push(*id);
             }
         }
+        for id in moved {
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            let before = std::mem::replace(&mut worker.class, Class::Slow);
+            self.count(before, -1);
+            self.count(Class::Slow, 1);
+        }
         // A domain that was listed before it was slow must not take a place of the others.
-        let (slow, ready): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ready)
-            .into_iter()
-            .partition(|name| self.domains.get(name).is_some_and(|domain| domain.is_slow(now)));
-        self.ready = ready;
-        self.ready_slow.extend(slow);
+        for list in [&mut self.ready, &mut self.ready_new] {
+            let is_slow = |name: &Arc<str>| self.domains.get(name).is_some_and(|domain| domain.is_slow(now));
+            let (slow, others): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(list).into_iter().partition(is_slow);
+            *list = others;
+            self.ready_slow.extend(slow);
+        }
         self.domains.retain(|_, domain| !domain.is_idle(now) || domain.is_listed);
     }
 
@@ -308,10 +374,6 @@ impl Board {
     }
 
     pub(super) fn size(&self) -> Size {
-        Size {
-            domains: self.domains.len(),
-            workers: self.workers.len() - self.slow,
-            slow_workers: self.slow,
-        }
+        Size { domains: self.domains.len(), workers: self.workers.len() - self.slow, slow_workers: self.slow }
     }
 }

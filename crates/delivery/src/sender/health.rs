@@ -93,7 +93,9 @@ impl SenderHealth {
         let quiet = now.saturating_sub(self.0.noted.load(Relaxed));
         let is_stuck = waited > self.0.stuck_seconds && quiet > self.0.stuck_seconds;
         if is_stuck && !self.is_held() {
-            return Some(format!("outgoing mail has been due for {waited} s, and nothing was sent for {quiet} s"));
+            return Some(format!(
+                "outgoing mail has been due for {waited} s, and nothing was sent for {quiet} s"
+            ));
         }
         None
     }

@@ -73,7 +73,7 @@ struct Shared {
     config: DeliveryConfig,
     board: Mutex<Board>,
     health: SenderHealth,
-    /// A worker has ended, so that another may start.
+    /// A worker has ended or may get company, so that another may start.
     freed: Notify,
     stopping: watch::Sender<bool>,
 }
@@ -120,7 +120,9 @@ impl Sender {
             if let Err(error) = round.run(&mut workers).await {
                 warn!(%error, "the queue can't be read: it is tried again");
             }
+            // In this order, not by chance: a simulation repeats a run exactly.
             tokio::select! {
+                biased;
                 () = &mut stop => break,
                 () = &mut tending => {}
                 () = shared.freed.notified() => {}
@@ -129,8 +131,12 @@ impl Sender {
                 () = sleep(TICK) => {}
             }
         }
-        let _ = shared.stopping.send(true);
-        let ended = async { while let Some(ended) = workers.join_next().await { warn_of_panic(ended) } };
+        let _ = shared.stopping.send_replace(true);
+        let ended = async {
+            while let Some(ended) = workers.join_next().await {
+                warn_of_panic(ended)
+            }
+        };
         if timeout(STOP_TIMEOUT, ended).await.is_err() {
             info!("attempts to deliver mail were cut off: they are made again");
         }
@@ -257,7 +263,8 @@ impl Round {
     }
 
     fn read_anew(&mut self, number: usize) {
-        if let Some(progress) = self.accounts.get_mut(number).filter(|progress| progress.unfinished.is_none()) {
+        if let Some(progress) = self.accounts.get_mut(number).filter(|progress| progress.unfinished.is_none())
+        {
             progress.low = 0;
             progress.is_changed = true;
         }

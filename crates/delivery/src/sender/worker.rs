@@ -102,10 +102,15 @@ impl Worker {
         let queue = &shared.parts.queue;
         let lease_until = queue.now().saturating_add(shared.config.lease_seconds.get());
         let claimed = queue.claim(ids, lease_until).await?;
-        shared.parts.metrics.leases_expired.inc_by(claimed.iter().filter(|claim| claim.is_lease_lost).count() as u64);
+        shared
+            .parts
+            .metrics
+            .leases_expired
+            .inc_by(claimed.iter().filter(|claim| claim.is_lease_lost).count() as u64);
         let leases = Mutex::new(claimed.iter().map(|claim| claim.lease).collect());
         let work = self.try_messages(claimed, via, &domain, &leases, transactions);
         tokio::select! {
+            biased;
             result = work => result,
             () = renew(&shared, &leases) => Ok(()),
         }
@@ -116,7 +121,9 @@ impl Worker {
         let shared = self.shared.clone();
         match shared.parts.local.is_local(domain).await {
             Ok(true) => {
-                shared.board.lock().set_local(&self.domain, Instant::now());
+                if shared.board.lock().set_local(&self.domain, Instant::now()) {
+                    shared.freed.notify_one();
+                }
                 return Via::Local;
             }
             Ok(false) => {}
@@ -135,6 +142,9 @@ impl Worker {
                 shared.parts.metrics.connections.inc();
                 self.connection = Some(connection);
                 self.progressed();
+                if shared.board.lock().set_good(&self.domain, Instant::now()) {
+                    shared.freed.notify_one();
+                }
                 Via::Remote
             }
             Err(reply) => {
@@ -151,6 +161,7 @@ impl Worker {
         self.shared.board.lock().set_down(&self.domain, reply, until);
     }
 
+    /// Notes that it gets on, so that its domain does not count as slow.
     fn progressed(&self) {
         self.shared.board.lock().progressed(self.id, Instant::now());
     }

@@ -29,8 +29,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub const START: u64 = 1_700_000_000;
-pub const ANNA: AccountId = AccountId(2_000);
+pub(crate) const START: u64 = 1_700_000_000;
+pub(crate) const ANNA: AccountId = AccountId(2_000);
 
 /// Seconds since 1970 that pass as the time of tokio does.
 struct TokioClock(Instant);
@@ -43,16 +43,16 @@ impl Clock for TokioClock {
 
 /// What the servers of a domain do.
 #[derive(Clone, Debug)]
-pub struct Behavior {
-    pub connecting: Duration,
-    pub sending: Duration,
+pub(crate) struct Behavior {
+    pub(crate) connecting: Duration,
+    pub(crate) sending: Duration,
     /// What stands for all recipients, instead of a connection.
-    pub down: Option<Reply>,
+    pub(crate) down: Option<Reply>,
     /// To each recipient.
-    pub reply: Reply,
-    pub is_reported_further: bool,
+    pub(crate) reply: Reply,
+    pub(crate) is_reported_further: bool,
     /// After how many messages the connection is closed by the other side.
-    pub messages_max: usize,
+    pub(crate) messages_max: usize,
 }
 
 impl Default for Behavior {
@@ -70,39 +70,39 @@ impl Default for Behavior {
 
 /// Something that reached another server, or an account.
 #[derive(Clone, Debug)]
-pub struct Sent {
-    pub key: u8,
-    pub domain: String,
-    pub connection: usize,
-    pub recipients: Vec<String>,
+pub(crate) struct Sent {
+    pub(crate) key: u8,
+    pub(crate) domain: String,
+    pub(crate) connection: usize,
+    pub(crate) recipients: Vec<String>,
     /// Seconds since the beginning.
-    pub at: u64,
+    pub(crate) at: u64,
 }
 
 #[derive(Default)]
-pub struct Log {
-    pub behaviors: Mutex<BTreeMap<String, Behavior>>,
-    pub connects: Mutex<Vec<(String, u64)>>,
-    pub sent: Mutex<Vec<Sent>>,
-    pub local: Mutex<Vec<Sent>>,
-    pub notices: Mutex<Vec<NoticeAbout>>,
-    pub canceled: Mutex<BTreeSet<u64>>,
-    pub released: Mutex<Vec<u64>>,
-    pub reports: Mutex<Vec<(u64, String, u16, bool)>>,
+pub(crate) struct Log {
+    pub(crate) behaviors: Mutex<BTreeMap<String, Behavior>>,
+    pub(crate) connects: Mutex<Vec<(String, u64)>>,
+    pub(crate) sent: Mutex<Vec<Sent>>,
+    pub(crate) local: Mutex<Vec<Sent>>,
+    pub(crate) notices: Mutex<Vec<NoticeAbout>>,
+    pub(crate) canceled: Mutex<BTreeSet<u64>>,
+    pub(crate) released: Mutex<Vec<u64>>,
+    pub(crate) reports: Mutex<Vec<(u64, String, u16, bool)>>,
     /// Keys whose preparing fails, and those where it panics.
-    pub broken: Mutex<BTreeSet<u8>>,
-    pub panicking: Mutex<BTreeSet<u8>>,
+    pub(crate) broken: Mutex<BTreeSet<u8>>,
+    pub(crate) panicking: Mutex<BTreeSet<u8>>,
     open_now: Mutex<BTreeMap<String, usize>>,
     /// The most connections of each domain that were open at once.
-    pub open_max: Mutex<BTreeMap<String, usize>>,
+    pub(crate) open_max: Mutex<BTreeMap<String, usize>>,
     connections: AtomicUsize,
-    pub is_blob_store_full: AtomicBool,
+    pub(crate) is_blob_store_full: AtomicBool,
 }
 
-pub struct World {
-    pub opened: Opened,
-    pub queue: Queue,
-    pub log: Arc<Log>,
+pub(crate) struct World {
+    pub(crate) opened: Opened,
+    pub(crate) queue: Queue,
+    pub(crate) log: Arc<Log>,
     begun: Instant,
     config: DeliveryConfig,
     blobs: Arc<dyn Blobs>,
@@ -110,21 +110,21 @@ pub struct World {
 }
 
 /// A sender that runs.
-pub struct Running {
+pub(crate) struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
-    pub health: SenderHealth,
+    pub(crate) health: SenderHealth,
 }
 
 impl Running {
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         self.task.await.unwrap();
     }
 }
 
 impl World {
-    pub async fn new(config: DeliveryConfig) -> Self {
+    pub(crate) async fn new(config: DeliveryConfig) -> Self {
         let begun = Instant::now();
         let clock: Arc<dyn Clock> = Arc::new(TokioClock(begun));
         let mut records = Config::new(EngineUrl::Memory, Schema::new(restante_mail::kinds()).unwrap());
@@ -137,15 +137,15 @@ impl World {
     }
 
     /// Another handle on the queue, as another server has it.
-    pub fn second(&self) -> Queue {
+    pub(crate) fn second(&self) -> Queue {
         Queue::new(self.opened.records.clone(), self.clock.clone())
     }
 
-    pub fn run(&self) -> Running {
+    pub(crate) fn run(&self) -> Running {
         self.run_on(self.queue.clone())
     }
 
-    pub fn run_on(&self, queue: Queue) -> Running {
+    pub(crate) fn run_on(&self, queue: Queue) -> Running {
         let double = || Arc::new(Double { log: self.log.clone(), begun: self.begun });
         let parts = SenderParts {
             queue,
@@ -164,52 +164,52 @@ impl World {
         Running { stop, task, health }
     }
 
-    pub fn behave(&self, domain: &str, behavior: Behavior) {
+    pub(crate) fn behave(&self, domain: &str, behavior: Behavior) {
         self.log.behaviors.lock().insert(domain.to_owned(), behavior);
     }
 
-    pub async fn add(&self, key: u8, recipients: &[&str]) -> Vec<QueuedId> {
+    pub(crate) async fn add(&self, key: u8, recipients: &[&str]) -> Vec<QueuedId> {
         self.queue.add(message(key, recipients)).await.unwrap()
     }
 
-    pub fn seconds(&self) -> u64 {
+    pub(crate) fn seconds(&self) -> u64 {
         self.begun.elapsed().as_secs()
     }
 
-    pub fn sent(&self) -> Vec<Sent> {
+    pub(crate) fn sent(&self) -> Vec<Sent> {
         self.log.sent.lock().clone()
     }
 
     /// When each attempt was made for an address, in seconds since the beginning.
-    pub fn attempts(&self, address: &str) -> Vec<u64> {
+    pub(crate) fn attempts(&self, address: &str) -> Vec<u64> {
         let sent = self.sent();
         let of = sent.iter().filter(|sent| sent.recipients.iter().any(|recipient| recipient == address));
         of.map(|sent| sent.at).collect()
     }
 
-    pub async fn queued(&self) -> u64 {
+    pub(crate) async fn queued(&self) -> u64 {
         let totals = self.queue.totals().await.unwrap();
         totals.waiting + totals.held
     }
 
-    pub fn notices(&self) -> Vec<NoticeAbout> {
+    pub(crate) fn notices(&self) -> Vec<NoticeAbout> {
         self.log.notices.lock().clone()
     }
 }
 
-pub fn ok() -> Reply {
+pub(crate) fn ok() -> Reply {
     Reply { code: 250, enhanced: "2.0.0".to_owned(), text: "taken".to_owned(), from: Some("mx".to_owned()) }
 }
 
-pub fn reply(code: u16, enhanced: &str) -> Reply {
+pub(crate) fn reply(code: u16, enhanced: &str) -> Reply {
     Reply { code, enhanced: enhanced.to_owned(), text: "no".to_owned(), from: Some("mx".to_owned()) }
 }
 
-pub fn seconds(seconds: u64) -> Duration {
+pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub fn message(key: u8, recipients: &[&str]) -> NewMessage {
+pub(crate) fn message(key: u8, recipients: &[&str]) -> NewMessage {
     let recipients = recipients.iter().map(|address| NewRecipient {
         address: (*address).to_owned(),
         notify: Notify::default(),

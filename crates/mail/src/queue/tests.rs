@@ -66,7 +66,12 @@ fn message(n: u8, kind: SourceKind, recipients: &[&str]) -> NewMessage {
         original: None,
     });
     NewMessage {
-        source: Source { kind, account: Some(AccountId(2_000 + u32::from(n % 3))), record: RecordId(0), key: [n; 32] },
+        source: Source {
+            kind,
+            account: Some(AccountId(2_000 + u32::from(n % 3))),
+            record: RecordId(0),
+            key: [n; 32],
+        },
         blob: BlobId([n; 32]),
         size: 1_000,
         sender: "Anna@example.org".to_owned(),
@@ -86,8 +91,10 @@ fn postponed(due: u64) -> Ending {
 #[tokio::test]
 async fn qu1_a_message_is_added_once_however_often_it_is_repeated() {
     let store = Store::new().await;
-    let first = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
-    let again = store.second().add(message(1, SourceKind::Smtp, &["b@example.net", "c@example.net"])).await.unwrap();
+    let first =
+        store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
+    let again =
+        store.second().add(message(1, SourceKind::Smtp, &["b@example.net", "c@example.net"])).await.unwrap();
     assert_eq!(again[0], first[1]);
     assert_eq!(store.due().await.len(), 3);
     let twice = message(2, SourceKind::Smtp, &["a@example.net", "a@example.net"]);
@@ -104,7 +111,9 @@ async fn qu1_many_that_add_the_same_at_once_add_it_once() {
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..40 {
         let queue = servers[n % 4].clone();
-        tasks.spawn(async move { queue.add(message(1, SourceKind::Forward, &["a@example.net"])).await.unwrap() });
+        tasks.spawn(
+            async move { queue.add(message(1, SourceKind::Forward, &["a@example.net"])).await.unwrap() },
+        );
     }
     let ids: BTreeSet<Vec<QueuedId>> = tasks.join_all().await.into_iter().collect();
     assert_eq!(ids.len(), 1);
@@ -130,7 +139,8 @@ async fn qu1_what_a_forward_sent_is_not_sent_again_for_five_days() {
     store.pass(1);
     assert!(!store.queue.forget().await.unwrap());
     assert_eq!(store.queue.totals().await.unwrap(), Totals::default());
-    let repeated = store.queue.add(message(SourceKind::Forward as u8, SourceKind::Forward, &["a@example.net"]));
+    let repeated =
+        store.queue.add(message(SourceKind::Forward as u8, SourceKind::Forward, &["a@example.net"]));
     repeated.await.unwrap();
     assert_eq!(store.due().await.len(), 1);
 }
@@ -140,7 +150,8 @@ async fn qu2_recipients_of_a_message_are_in_one_reserved_account_and_keep_its_bl
     let store = Store::new().await;
     let mut accounts = BTreeSet::new();
     for n in 0..200 {
-        let ids = store.queue.add(message(n, SourceKind::Smtp, &["a@example.net", "b@example.com"])).await.unwrap();
+        let ids =
+            store.queue.add(message(n, SourceKind::Smtp, &["a@example.net", "b@example.com"])).await.unwrap();
         assert_eq!(ids[0].account, ids[1].account);
         assert!((128..192).contains(&ids[0].account.0));
         accounts.insert(ids[0].account);
@@ -168,7 +179,8 @@ async fn qu2_a_message_with_very_many_recipients_is_added_whole() {
 #[tokio::test]
 async fn qu3_one_of_several_senders_gets_a_recipient() {
     let store = Store::new().await;
-    let ids = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
+    let ids =
+        store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (queue, ids) = (store.second(), ids.clone());
@@ -249,8 +261,10 @@ async fn qu4_what_was_postponed_keeps_its_reply_and_its_first_time() {
 #[tokio::test]
 async fn qu5_operators_hold_release_retry_and_drop() {
     let store = Store::new().await;
-    let ids = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.com"])).await.unwrap();
-    let of_net = Selection::Matching(ListFilter { domain: Some("Example.NET".to_owned()), ..ListFilter::default() });
+    let ids =
+        store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.com"])).await.unwrap();
+    let of_net =
+        Selection::Matching(ListFilter { domain: Some("Example.NET".to_owned()), ..ListFilter::default() });
     assert_eq!(store.queue.hold(&of_net, "spam?").await.unwrap(), 1);
     assert_eq!(store.queue.hold(&of_net, "again").await.unwrap(), 0);
     assert_eq!(store.due().await, [ids[1]]);
@@ -343,7 +357,10 @@ async fn qu6_domains_that_are_too_long_for_an_index_stay_apart() {
     store.queue.add(message(1, SourceKind::Smtp, &[&one, &other])).await.unwrap();
     let filter = ListFilter { domain: one.split('@').nth(1).map(str::to_owned), ..ListFilter::default() };
     let page = store.queue.list(&filter, None, 10).await.unwrap();
-    assert_eq!(page.recipients.iter().map(|found| found.recipient.address.as_str()).collect::<Vec<_>>(), [one]);
+    assert_eq!(
+        page.recipients.iter().map(|found| found.recipient.address.as_str()).collect::<Vec<_>>(),
+        [one]
+    );
     assert_eq!(store.queue.domains().await.unwrap().len(), 2);
 }
 
@@ -392,7 +409,13 @@ async fn qu8_what_can_not_be_prepared_is_held_with_its_reason() {
     for n in 1..=3 {
         let claimed = store.claim(&ids).await;
         let due = store.queue.now();
-        store.end(&claimed[0], Ending::Faulted { due, why: "its blob is gone".to_owned(), faults_max: 3 }, None).await;
+        store
+            .end(
+                &claimed[0],
+                Ending::Faulted { due, why: "its blob is gone".to_owned(), faults_max: 3 },
+                None,
+            )
+            .await;
         let recipient = store.queue.get(ids[0]).await.unwrap().unwrap();
         assert_eq!((recipient.faults, recipient.attempts), (n, 0));
         assert_eq!(recipient.state == QueuedState::Held, n == 3);
@@ -420,7 +443,8 @@ async fn qu8_what_ends_the_server_again_and_again_is_held() {
 #[tokio::test]
 async fn qu8_a_record_that_can_not_be_read_is_held_and_harms_no_other() {
     let store = Store::new().await;
-    let ids = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
+    let ids =
+        store.queue.add(message(1, SourceKind::Smtp, &["a@example.net", "b@example.net"])).await.unwrap();
     let damaged = Change::Update {
         kind: queued::KIND,
         id: ids[0].record,
