@@ -70,14 +70,16 @@ impl StsPolicies {
             return held.map(|(policy, _)| policy);
         }
         let fetching = fetch::policy(&*self.resolver, &*self.network, &self.trust, domain);
-        let fetched = timeout(FETCH_TIMEOUT, Box::pin(fetching)).await.unwrap_or_else(|_| Err("it took too long".to_owned()));
+        let fetched = timeout(FETCH_TIMEOUT, Box::pin(fetching))
+            .await
+            .unwrap_or_else(|_| Err("it took too long".to_owned()));
         let known = match fetched {
             Ok(policy) => {
                 let until = now.saturating_add(policy.max_age_seconds);
                 Known { id, policy: Some((policy, until)), retry: None }
             }
             Err(why) => {
-                println!("WHY {why}"); debug!(domain, why, "the TLS policy of a domain can't be fetched");
+                debug!(domain, why, "the TLS policy of a domain can't be fetched");
                 Known { id, policy: held, retry: Some(now + RETRY_SECONDS) }
             }
         };
@@ -93,7 +95,8 @@ impl StsPolicies {
             // All of them hold: the one that ends first goes.
             let until = |known: &Known| known.policy.as_ref().map_or(0, |(_, until)| *until);
             if known.len() >= DOMAINS_MAX
-                && let Some(first) = known.iter().min_by_key(|(_, known)| until(known)).map(|(name, _)| name.clone())
+                && let Some(first) =
+                    known.iter().min_by_key(|(_, known)| until(known)).map(|(name, _)| name.clone())
             {
                 known.remove(&first);
             }
