@@ -65,8 +65,12 @@ impl StsPolicies {
         let held = known.as_ref().and_then(|known| known.policy.clone()).filter(|(_, until)| now < *until);
         let Some(id) = id else { return held.map(|(policy, _)| policy) };
         let is_same = known.as_ref().is_some_and(|known| known.id == id);
-        let is_waiting = known.as_ref().and_then(|known| known.retry).is_some_and(|retry| now < retry);
-        if is_same && (is_waiting || held.is_some()) {
+        let retry = known.and_then(|known| known.retry);
+        let is_enough = match retry {
+            Some(retry) => now < retry,
+            None => held.is_some(),
+        };
+        if is_same && is_enough {
             return held.map(|(policy, _)| policy);
         }
         let fetching = fetch::policy(&*self.resolver, &*self.network, &self.trust, domain);
