@@ -1,4 +1,4 @@
-//! A server that does what it is told, and notes what it receives.
+//! A server that does what a test says, and notes what it receives.
 
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
