@@ -93,12 +93,14 @@ fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Ve
         }
         PartKind::Leaf | PartKind::Message => {
             // A multipart that could not be read as one can't be encoded, nor what is encoded in an unknown way.
-            let value = Header::parse(header).last("Content-Type").map(|field| as_parameters(field.value).value);
+            let value =
+                Header::parse(header).last("Content-Type").map(|field| as_parameters(field.value).value);
             let is_multipart = value.is_some_and(|value| value.starts_with("multipart/"));
             if is_multipart || part.encoding == Encoding::Unknown {
                 return;
             }
-            let (encoding, body) = encoded(&message::decoded(raw, part), part.media_type.starts_with("text/"));
+            let (encoding, body) =
+                encoded(&message::decoded(raw, part), part.media_type.starts_with("text/"));
             (encoding, Some(body))
         }
     };

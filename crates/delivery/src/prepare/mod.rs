@@ -20,7 +20,7 @@ pub use lines::LINE_BYTES_MAX;
 use crate::{Outgoing, PrepareError, Preparing};
 
 /// Messages up to this length are prepared on the thread of their caller: in less than half a millisecond.
-const INLINE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// How a message may be transmitted.
 pub fn sniff(message: &[u8]) -> Transmission {

@@ -49,7 +49,8 @@ fn out13_all_line_breaks_leave_as_crlf_and_nul_not_at_all() {
 
 #[test]
 fn su3_bcc_leaves_a_message_when_it_is_sent() {
-    let stored = "From: a@b\r\nBCC : c@d,\r\n\te@f\r\nTo: g@h\r\nBcc: i@j\r\nResent-Bcc: k@l\r\n\r\nBcc: body\r\n";
+    let stored =
+        "From: a@b\r\nBCC : c@d,\r\n\te@f\r\nTo: g@h\r\nBcc: i@j\r\nResent-Bcc: k@l\r\n\r\nBcc: body\r\n";
     assert_eq!(prepare(stored, SourceKind::Submission), "From: a@b\r\nTo: g@h\r\n\r\nBcc: body\r\n");
     assert_eq!(prepare(stored, SourceKind::Forward), stored, "what others sent is not changed");
     assert_eq!(prepare("Bcc: c@d\n", SourceKind::Submission), "");
@@ -61,7 +62,10 @@ fn out13_a_text_with_long_lines_is_encoded() {
     let stored = format!("Subject: x\r\nContent-Type: text/plain\r\n\r\n.{line}\r\nend\r\n");
     let sent = smtp(&stored);
     assert_fit(sent.as_bytes());
-    assert!(sent.contains("MIME-Version: 1.0\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"), "{sent}");
+    assert!(
+        sent.contains("MIME-Version: 1.0\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"),
+        "{sent}"
+    );
     assert_eq!(bodies(sent.as_bytes()), [("text/plain".into(), format!(".{line}\r\nend\r\n").into_bytes())]);
 }
 
@@ -95,7 +99,8 @@ fn out13_long_lines_of_a_header_are_folded() {
 #[test]
 fn out13_long_lines_that_belong_to_no_part_are_broken() {
     let long = "z".repeat(5_000);
-    let preamble = format!("Content-Type: multipart/mixed; boundary=b\r\n\r\n{long}\r\n--b\r\n\r\na\r\n--b--\r\n");
+    let preamble =
+        format!("Content-Type: multipart/mixed; boundary=b\r\n\r\n{long}\r\n--b\r\n\r\na\r\n--b--\r\n");
     assert_fit(smtp(&preamble).as_bytes());
     let no_boundary = format!("Content-Type: multipart/mixed\r\n\r\n{long}ä{long}");
     assert_fit(smtp(&no_boundary).as_bytes());

@@ -72,7 +72,8 @@ impl Router {
         if let Some(literal) = domain.strip_prefix('[') {
             return self.literal(domain, literal);
         }
-        let domain = ascii(domain).ok_or_else(|| Reply::own(550, "5.1.2", format!("'{domain}' is no domain")))?;
+        let domain =
+            ascii(domain).ok_or_else(|| Reply::own(550, "5.1.2", format!("'{domain}' is no domain")))?;
         let (mut records, is_implicit) = match self.resolver.mx(&domain).await {
             Answer::Found(records) => (records, false),
             // The domain itself is the server (RFC 5321 §5.1).
@@ -129,7 +130,9 @@ impl Router {
         let lookups = records.iter().map(|record| self.resolver.addresses(&record.host));
         let answers = join_all(lookups).await;
         let hosts = records.into_iter().zip(answers);
-        hosts.map(|(record, addresses)| Host { preference: record.preference, name: record.host, addresses }).collect()
+        hosts
+            .map(|(record, addresses)| Host { preference: record.preference, name: record.host, addresses })
+            .collect()
     }
 
     /// The servers that are preferred to this one. Mail must not go to this server again, nor to those behind it, which would send it here
@@ -219,7 +222,11 @@ fn no_answer(domain: &str, why: &str) -> Reply {
 }
 
 fn looped(domain: &str) -> Reply {
-    Reply::own(554, "5.4.6", format!("mail for {domain} would come back to this server, which does not have the domain"))
+    Reply::own(
+        554,
+        "5.4.6",
+        format!("mail for {domain} would come back to this server, which does not have the domain"),
+    )
 }
 
 /// No server has an address.

@@ -19,7 +19,8 @@ impl OwnHost {
     pub fn is_address(&self, address: SocketAddr) -> bool {
         self.listeners.iter().any(|own| {
             let is_same = own.ip() == address.ip();
-            own.port() == address.port() && (is_same || own.ip().is_unspecified() && address.ip().is_loopback())
+            own.port() == address.port()
+                && (is_same || own.ip().is_unspecified() && address.ip().is_loopback())
         })
     }
 }

@@ -94,7 +94,9 @@ async fn out6_addresses_in_brackets_and_names_in_other_scripts_are_servers() {
     assert_eq!(names(&resolver, "bücher.example").await, ["xn--bcher-kva.example"]);
     address(&resolver, "a_b.example", &["192.0.2.1"]);
     assert_eq!(names(&resolver, "a_b.example").await, ["a_b.example"]);
-    for wrong in ["[]", "[192.0.2.1", "[example.net]", "[0.0.0.0]", "[224.0.0.1]", "[IPv6:]", "192.0.2.1", "", "a b"] {
+    for wrong in
+        ["[]", "[192.0.2.1", "[example.net]", "[0.0.0.0]", "[224.0.0.1]", "[IPv6:]", "192.0.2.1", "", "a b"]
+    {
         assert_eq!(refused(&resolver, wrong).await, reply(550, "5.1.2"), "{wrong}");
     }
 }
@@ -112,7 +114,8 @@ async fn out7_a_domain_that_takes_no_mail_says_so() {
 #[tokio::test]
 async fn out8_mail_never_comes_back_to_this_server() {
     let resolver = resolver();
-    let records = [(10, "a.example.net"), (20, "Mail.Example.org"), (20, "b.example.net"), (30, "c.example.net")];
+    let records =
+        [(10, "a.example.net"), (20, "Mail.Example.org"), (20, "b.example.net"), (30, "c.example.net")];
     resolver.add_mx("example.net", &records);
     for host in ["a.example.net", "b.example.net", "c.example.net", "mail.example.org"] {
         address(&resolver, host, &["192.0.2.1"]);

@@ -80,7 +80,10 @@ impl RemoteConfig {
             return Some(("smarthost", "use a name and a port, as smtp.example.net:587".to_owned()));
         }
         if self.smarthost.is_empty() && !self.smarthost_credentials.as_os_str().is_empty() {
-            return Some(("smarthost_credentials", "name the smarthost, or remove its credentials".to_owned()));
+            return Some((
+                "smarthost_credentials",
+                "name the smarthost, or remove its credentials".to_owned(),
+            ));
         }
         None
     }
@@ -91,7 +94,9 @@ impl RemoteConfig {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let is_host = !host.is_empty()
             && host.len() <= 253
-            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'_'));
+            && host
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'_'));
         let port = port.parse().ok().filter(|port| *port > 0)?;
         is_host.then(|| (host.to_ascii_lowercase(), port))
     }

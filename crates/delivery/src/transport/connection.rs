@@ -1,20 +1,21 @@
-//! A connection that is ready for messages.
+//! Connections that are ready for messages.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use restante_mail::queue::{Notify, Reply, Return};
 use restante_mail_wire::smtp::peer::{
-    AddressError, Extensions, MailCommand, Notified, PeerReply, RcptCommand, write_data, write_mail, write_rcpt,
+    AddressError, DATA_END, DataWriter, Extensions, MailCommand, Notified, PeerReply, RcptCommand,
+    write_mail, write_rcpt,
 };
 use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
+    Origin,
     config::Times,
     fit::{self, Fitted},
-    metrics::{MessageResult, RemoteMetrics},
+    metrics::MessageResult,
     reply,
     wire::{Wire, WireError},
 };
@@ -22,21 +23,31 @@ use crate::{Attempted, Connection, Outgoing, Recipient, Signer};
 
 /// How long a server has to say goodbye, and to say why it breaks off.
 const LAST_WORD: Duration = Duration::from_secs(5);
-/// What ends a message.
-const END: &[u8] = b".\r\n";
+/// Bytes of a message that have the time of one block.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// A connection for messages to one domain. Servers take some messages on a connection and then close it: the next one goes over another.
+pub(super) struct RemoteConnection {
+    origin: Arc<Origin>,
+    domain: String,
+    session: Session,
+    /// Whether the session had a message.
+    is_used: bool,
+}
 
 /// A connection to another server.
-pub(super) struct SmtpConnection {
+pub(super) struct Session {
     pub(super) wire: Wire,
     pub(super) extensions: Extensions,
     /// The name of the server, for replies.
     pub(super) server: String,
     pub(super) times: Times,
     pub(super) signer: Arc<dyn Signer>,
-    pub(super) metrics: RemoteMetrics,
     pub(super) is_open: bool,
     /// Whether the server has a transaction that was not finished.
     pub(super) needs_reset: bool,
+    /// Whether the server has replied to the `MAIL` of the message.
+    pub(super) has_replied: bool,
 }
 
 /// The commands of an envelope.
@@ -83,8 +94,61 @@ impl Outcomes {
     }
 }
 
+impl RemoteConnection {
+    pub(super) fn new(origin: Arc<Origin>, domain: &str, session: Session) -> Self {
+        Self { origin, domain: domain.to_owned(), session, is_used: false }
+    }
+
+    /// Sends a message over another connection.
+    async fn send_anew(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
+        match Box::pin(self.origin.session(&self.domain)).await {
+            Ok(session) => {
+                self.session = session;
+                self.session.send(message, recipients).await
+            }
+            Err(reply) => {
+                self.session.is_open = false;
+                recipients
+                    .iter()
+                    .map(|_| Attempted { reply: reply.clone(), is_reported_further: false })
+                    .collect()
+            }
+        }
+    }
+}
+
 #[async_trait]
-impl Connection for SmtpConnection {
+impl Connection for RemoteConnection {
+    async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
+        let is_silent = self.session.is_open && !self.session.wire.has_unread();
+        let mut attempted = match self.is_used && self.session.is_open && !is_silent {
+            true => self.send_anew(message, recipients).await,
+            false => self.session.send(message, recipients).await,
+        };
+        // It had closed the connection, or did so instead of replying to the first command.
+        if self.is_used && is_silent && !self.session.is_open && !self.session.has_replied {
+            attempted = self.send_anew(message, recipients).await;
+        }
+        self.is_used = true;
+        for recipient in &attempted {
+            self.origin.metrics.count_recipient(MessageResult::of(&recipient.reply));
+        }
+        attempted
+    }
+
+    fn is_open(&self) -> bool {
+        self.session.is_open
+    }
+
+    async fn close(mut self: Box<Self>) {
+        let Session { wire, is_open, .. } = &mut self.session;
+        if *is_open && wire.write(b"QUIT\r\n", LAST_WORD).await.is_ok() {
+            let _ = wire.reply(LAST_WORD).await; // it may as well just close the connection
+        }
+    }
+}
+
+impl Session {
     async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
         let mut outcomes = Outcomes::new(recipients, self.extensions.has_smtputf8);
         let time = self.times.message;
@@ -96,26 +160,14 @@ impl Connection for SmtpConnection {
         let has_dsn = self.extensions.has_dsn;
         let attempted = outcomes.0.into_iter().map(|outcome| {
             let reply = outcome.unwrap_or_else(|| Reply::own(451, "4.3.0", "the recipient was not tried"));
-            self.metrics.count_recipient(MessageResult::of(&reply));
             Attempted { is_reported_further: has_dsn && reply.is_success(), reply }
         });
         attempted.collect()
     }
 
-    fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    async fn close(mut self: Box<Self>) {
-        if self.is_open && self.wire.write(b"QUIT\r\n", LAST_WORD).await.is_ok() {
-            let _ = self.wire.reply(LAST_WORD).await; // it may as well just close the connection
-        }
-    }
-}
-
-impl SmtpConnection {
     /// Sends a message, and leaves an outcome for each recipient.
     async fn transmit(&mut self, message: &Outgoing, recipients: &[Recipient], outcomes: &mut Outcomes) {
+        self.has_replied = false;
         if !outcomes.has_open() {
             return;
         }
@@ -136,16 +188,13 @@ impl SmtpConnection {
 
     /// The message as this server takes it, with its signatures.
     async fn fitted(&mut self, message: &Outgoing) -> Result<Fitted, Reply> {
-        let mut fitted = fit::fit(message, &self.extensions)?;
+        let mut fitted = fit::fit(message, &self.extensions).await?;
         let to_sign = Outgoing { bytes: fitted.bytes.clone(), ..message.clone() };
-        let signatures = self.signer.sign(&to_sign).await.map_err(|error| {
+        fitted.signatures = self.signer.sign(&to_sign).await.map_err(|error| {
             warn!(%error, "a message can't be signed now");
             Reply::own(451, "4.3.0", "the message can't be signed now")
         })?;
-        if !signatures.is_empty() {
-            fitted.bytes = Bytes::from([&signatures[..], &fitted.bytes[..]].concat());
-        }
-        let size = fitted.bytes.len() as u64;
+        let size = fitted.size();
         if let Some(max) = self.extensions.size_max.filter(|max| *max < size) {
             let text = format!("the message has {size} bytes, and the server takes {max} at most");
             return Err(Reply::own(552, "5.3.4", text));
@@ -181,6 +230,7 @@ impl SmtpConnection {
         }
         self.needs_reset = true;
         let mail = self.exchange(&envelope.mail, is_pipelined, self.times.command).await?;
+        self.has_replied = true;
         if !mail.is_success() {
             outcomes.set_open(&reply::of(&self.server, &mail));
             if !is_pipelined {
@@ -198,7 +248,7 @@ impl SmtpConnection {
         }
         let data = self.exchange(b"DATA\r\n", is_pipelined, self.times.data).await?;
         match data.code {
-            354 if outcomes.has_open() => self.data(&fitted.bytes, outcomes).await,
+            354 if outcomes.has_open() => self.data(fitted, outcomes).await,
             354 => self.no_data().await,
             400.. => {
                 outcomes.set_open(&reply::of(&self.server, &data));
@@ -237,7 +287,7 @@ impl SmtpConnection {
         });
         let command = MailCommand {
             sender: &fitted.sender,
-            size: extensions.has_size.then_some(fitted.bytes.len() as u64),
+            size: extensions.has_size.then_some(fitted.size()),
             is_8bit: fitted.is_8bit,
             is_utf8: fitted.is_utf8 || has_utf8_recipient,
             returned: returned.filter(|_| extensions.has_dsn),
@@ -269,20 +319,16 @@ impl SmtpConnection {
     }
 
     /// Sends the message to the recipients that have no outcome: the server has accepted them.
-    async fn data(&mut self, message: &[u8], outcomes: &mut Outcomes) -> Result<(), Reply> {
-        let mut bytes = Vec::new();
-        write_data(message, &mut bytes);
-        let body = bytes.strip_suffix(END).unwrap_or(&bytes);
-        let written = self.wire.write_blocks(body, self.times.block).await;
-        let is_refused = match written {
-            Ok(is_whole) => !is_whole || self.wire.has_unread(),
-            Err(error) => return Err(self.last_word().await.unwrap_or_else(|| error.reply("it received the message"))),
+    async fn data(&mut self, message: &Fitted, outcomes: &mut Outcomes) -> Result<(), Reply> {
+        let refused = match self.body(message).await {
+            Ok(true) => None,
+            Ok(false) => Some(WireError::Closed),
+            Err(error) => Some(error),
         };
-        if is_refused {
-            let broken = || WireError::Closed.reply("it received the message");
-            return Err(self.last_word().await.unwrap_or_else(broken));
+        if let Some(error) = refused {
+            return Err(self.last_word().await.unwrap_or_else(|| error.reply("it received the message")));
         }
-        let ended = self.wire.write(END, self.times.block).await;
+        let ended = self.wire.write(DATA_END, self.times.block).await;
         ended.map_err(|error| error.reply("it received the end of the message"))?;
         // From here on nobody knows whether the server has the message: it may arrive twice (RFC 5321 §4.2.5, RFC 1047).
         let end = self.wire.reply(self.times.end).await;
@@ -291,6 +337,24 @@ impl SmtpConnection {
         self.is_open = end.code != 421;
         outcomes.set_open(&reply::of(&self.server, &end));
         Ok(())
+    }
+
+    /// Sends all but the end of a message. `false` when the server says something before it, or has closed the connection.
+    async fn body(&mut self, message: &Fitted) -> Result<bool, WireError> {
+        let (mut writer, mut block) = (DataWriter::default(), Vec::new());
+        let pieces = message.signatures.chunks(BLOCK_BYTES).chain(message.bytes.chunks(BLOCK_BYTES));
+        for piece in pieces {
+            if self.wire.has_unread() {
+                return Ok(false);
+            }
+            block.clear();
+            writer.write(piece, &mut block);
+            self.wire.write(&block, self.times.block).await?;
+        }
+        block.clear();
+        writer.finish(&mut block);
+        self.wire.write(&block, self.times.block).await?;
+        Ok(!self.wire.has_unread())
     }
 
     /// What a server says that does not wait for the end of a message. A success can't be meant: it does not have the message.
@@ -303,7 +367,7 @@ impl SmtpConnection {
 
     /// Ends a message for nobody: the server waits for one though it has accepted no recipient (RFC 2920 §3.1).
     async fn no_data(&mut self) -> Result<(), Reply> {
-        self.write(END).await?;
+        self.write(DATA_END).await?;
         let end = self.wire.reply(self.times.end).await;
         end.map_err(|error| error.reply("it replied to no message"))?;
         Ok(())

@@ -7,23 +7,41 @@ use restante_mail_wire::smtp::peer::{Extensions, is_safe_address};
 
 use crate::{
     Outgoing,
-    prepare::{header_bytes, to_seven_bit},
+    prepare::{INLINE_BYTES_MAX, header_bytes, to_seven_bit},
 };
 
 /// A message for one server.
 #[derive(Debug)]
 pub(super) struct Fitted {
     pub(super) bytes: Bytes,
+    /// What stands in front of it.
+    pub(super) signatures: Vec<u8>,
     pub(super) sender: String,
     pub(super) is_8bit: bool,
     pub(super) is_utf8: bool,
 }
 
-/// The message as a server with these extensions takes it.
+impl Fitted {
+    /// The bytes that are sent, before dots are added.
+    pub(super) fn size(&self) -> u64 {
+        self.signatures.len() as u64 + self.bytes.len() as u64
+    }
+}
+
+/// The message as a server with these extensions takes it, without signatures. A long one is looked through where it keeps nobody waiting.
 ///
 /// # Errors
 /// It can't take it in any form.
-pub(super) fn fit(message: &Outgoing, extensions: &Extensions) -> Result<Fitted, Reply> {
+pub(super) async fn fit(message: &Outgoing, extensions: &Extensions) -> Result<Fitted, Reply> {
+    if message.bytes.len() <= INLINE_BYTES_MAX {
+        return fit_now(message, extensions);
+    }
+    let (message, extensions) = (message.clone(), extensions.clone());
+    let fitting = tokio::task::spawn_blocking(move || fit_now(&message, &extensions)).await;
+    fitting.unwrap_or_else(|_| Err(Reply::own(451, "4.3.0", "the message can't be fitted to the server now")))
+}
+
+fn fit_now(message: &Outgoing, extensions: &Extensions) -> Result<Fitted, Reply> {
     let header = message.bytes.get(..header_bytes(&message.bytes)).unwrap_or(&message.bytes);
     let sender = if message.sender.is_empty() {
         Some(String::new())
@@ -41,10 +59,16 @@ pub(super) fn fit(message: &Outgoing, extensions: &Extensions) -> Result<Fitted,
             let why = "the server takes ASCII only, and the message can't be changed to that";
             return Err(Reply::own(554, "5.6.3", why));
         };
-        return Ok(Fitted { bytes: encoded.into(), is_utf8: !sender.is_ascii(), sender, is_8bit: false });
+        return Ok(Fitted {
+            bytes: encoded.into(),
+            signatures: Vec::new(),
+            is_utf8: !sender.is_ascii(),
+            sender,
+            is_8bit: false,
+        });
     }
     let is_utf8 = is_utf8_header || !sender.is_ascii();
-    Ok(Fitted { bytes: message.bytes.clone(), sender, is_8bit, is_utf8 })
+    Ok(Fitted { bytes: message.bytes.clone(), signatures: Vec::new(), sender, is_8bit, is_utf8 })
 }
 
 /// An address as a command has it: the domain in ASCII where the server needs that (RFC 6531 §3.2). `None` when the server can't have it.
@@ -67,5 +91,9 @@ pub(super) fn problem_of(address: &str) -> Option<Reply> {
 }
 
 pub(super) fn no_utf8(what: &str) -> Reply {
-    Reply::own(550, "5.6.7", format!("the server does not take mail with other characters than ASCII in {what}"))
+    Reply::own(
+        550,
+        "5.6.7",
+        format!("the server does not take mail with other characters than ASCII in {what}"),
+    )
 }

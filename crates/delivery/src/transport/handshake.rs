@@ -89,7 +89,8 @@ impl Handshake<'_> {
     }
 
     async fn greeting(&self, wire: &mut Wire) -> Result<(), Failure> {
-        let greeting = wire.reply(self.times.greeting).await.map_err(|error| error.reply("it was to greet"))?;
+        let greeting =
+            wire.reply(self.times.greeting).await.map_err(|error| error.reply("it was to greet"))?;
         if greeting.is_success() { Ok(()) } else { Err(reply::of(self.server, &greeting).into()) }
     }
 
@@ -142,8 +143,9 @@ impl Handshake<'_> {
         let Some(socket) = wire.into_socket() else {
             return Err(failed("the server sent more than its reply before it"));
         };
-        let name = self.server.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let Ok(name) = ServerName::try_from(name) else { return Err(failed("its name is none")) };
+        let literal = self.server.trim_start_matches('[').trim_end_matches(']');
+        let name = literal.strip_prefix("IPv6:").unwrap_or(literal);
+        let Ok(name) = ServerName::try_from(name.to_owned()) else { return Err(failed("its name is none")) };
         let connecting = Box::pin(TlsConnector::from(config.clone()).connect(name, socket));
         match timeout(self.times.command, connecting).await {
             Ok(Ok(stream)) => Ok((Wire::new(Box::new(stream)), protection)),
@@ -176,7 +178,11 @@ impl Handshake<'_> {
             let text = format!("the server {} takes no log-in by PLAIN or LOGIN", self.server);
             return Err(Reply::own(454, "4.7.0", text).into());
         };
-        if last.is_success() { Ok(()) } else { Err(reply::temporary(self.server, &last, 454, "4.7.8").into()) }
+        if last.is_success() {
+            Ok(())
+        } else {
+            Err(reply::temporary(self.server, &last, 454, "4.7.8").into())
+        }
     }
 
     async fn command(&self, wire: &mut Wire, command: &str) -> Result<PeerReply, Failure> {

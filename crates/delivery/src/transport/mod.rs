@@ -38,7 +38,7 @@ use crate::{
     route::{OwnHost, Router, Server},
 };
 use config::Times;
-use connection::SmtpConnection;
+use connection::{RemoteConnection, Session};
 use handshake::{Credentials, Demand, Failure, Handshake};
 use trust::TrustedTls;
 
@@ -64,7 +64,10 @@ pub struct RemoteParts {
 }
 
 /// Other servers, reached by SMTP: those of each domain, or a smarthost for all.
-pub struct SmtpRemote {
+pub struct SmtpRemote(Arc<Origin>);
+
+/// Where connections come from.
+struct Origin {
     router: Router,
     resolver: Arc<dyn Resolver>,
     network: Arc<dyn Network>,
@@ -101,7 +104,7 @@ impl SmtpRemote {
         });
         let hostname = own.names.first().cloned().unwrap_or_else(|| "localhost".to_owned());
         let addresses_max = config.addresses_max.get();
-        Ok(Self {
+        Ok(Self(Arc::new(Origin {
             router: Router::new(resolver.clone(), own, config.port.get(), addresses_max, seed),
             resolver,
             network,
@@ -114,11 +117,29 @@ impl SmtpRemote {
             any_certificate: Arc::new(any.config()?),
             trust: TrustedTls::new(&config.authorities),
             metrics,
-        })
+        })))
+    }
+}
+
+impl Origin {
+    /// A connection that is ready for messages to a domain.
+    async fn session(&self, domain: &str) -> Result<Session, Reply> {
+        let connecting = async {
+            match &self.smarthost {
+                Some(smarthost) => Box::pin(self.to_smarthost(smarthost)).await,
+                None => Box::pin(self.to_domain(domain)).await,
+            }
+        };
+        let connected = timeout(self.times.session, connecting).await;
+        let connected = connected.unwrap_or_else(|_| {
+            Err(Reply::own(451, "4.4.1", format!("no server of {domain} was ready for a message in time")))
+        });
+        self.metrics.count_connect(connected.as_ref().err());
+        connected
     }
 
     /// A connection to a server of a domain.
-    async fn to_domain(&self, domain: &str) -> Result<SmtpConnection, Reply> {
+    async fn to_domain(&self, domain: &str) -> Result<Session, Reply> {
         let servers = self.router.route(domain).await?;
         let policy = self.policies.policy_of(domain).await;
         let demand = match &policy {
@@ -144,12 +165,12 @@ impl SmtpRemote {
     }
 
     /// Whether a connection has led to this server: it says the same name.
-    fn is_own(&self, connection: &SmtpConnection) -> bool {
+    fn is_own(&self, connection: &Session) -> bool {
         self.router.own().is_name(&connection.extensions.name)
     }
 
     /// A connection to the smarthost.
-    async fn to_smarthost(&self, smarthost: &Smarthost) -> Result<SmtpConnection, Reply> {
+    async fn to_smarthost(&self, smarthost: &Smarthost) -> Result<Session, Reply> {
         let credentials = smarthost.credentials().await?;
         let is_implicit = smarthost.port == 465;
         // RFC 8314 §3: passwords go to a server that was verified.
@@ -159,7 +180,8 @@ impl SmtpRemote {
         };
         let mut refusals = Refusals::default();
         for ip in self.addresses_of(&smarthost.host).await? {
-            let server = Server { name: smarthost.host.clone(), address: SocketAddr::new(ip, smarthost.port) };
+            let server =
+                Server { name: smarthost.host.clone(), address: SocketAddr::new(ip, smarthost.port) };
             match self.open(&server, &demand, is_implicit, credentials.as_ref()).await {
                 Ok(connection) => return Ok(connection),
                 // What it says before there is a message is about this server, and not about the recipients.
@@ -194,7 +216,7 @@ impl SmtpRemote {
         demand: &Demand,
         is_implicit: bool,
         credentials: Option<&Credentials>,
-    ) -> Result<SmtpConnection, Reply> {
+    ) -> Result<Session, Reply> {
         match Box::pin(self.open_once(server, demand.clone(), is_implicit, credentials)).await {
             Ok(connection) => Ok(connection),
             Err(Failure::Reply(reply)) => Err(reply),
@@ -215,7 +237,7 @@ impl SmtpRemote {
         demand: Demand,
         is_implicit: bool,
         credentials: Option<&Credentials>,
-    ) -> Result<SmtpConnection, Failure> {
+    ) -> Result<Session, Failure> {
         let name = &server.name;
         let connecting = self.network.connect(server.address);
         let socket = match timeout(self.times.connect, connecting).await {
@@ -230,18 +252,19 @@ impl SmtpRemote {
             }
         };
         let hostname = &self.hostname;
-        let handshake = Handshake { server: name, hostname, times: self.times, demand, is_implicit, credentials };
+        let handshake =
+            Handshake { server: name, hostname, times: self.times, demand, is_implicit, credentials };
         let ready = handshake.run(socket).await?;
         self.metrics.count_tls(ready.protection);
-        Ok(SmtpConnection {
+        Ok(Session {
             wire: ready.wire,
             extensions: ready.extensions,
             server: name.clone(),
             times: self.times,
             signer: self.signer.clone(),
-            metrics: self.metrics.clone(),
             is_open: true,
             needs_reset: false,
+            has_replied: false,
         })
     }
 
@@ -257,18 +280,8 @@ impl SmtpRemote {
 #[async_trait]
 impl Remote for SmtpRemote {
     async fn connect(&self, domain: &str) -> Result<Box<dyn Connection>, Reply> {
-        let connecting = async {
-            match &self.smarthost {
-                Some(smarthost) => Box::pin(self.to_smarthost(smarthost)).await,
-                None => Box::pin(self.to_domain(domain)).await,
-            }
-        };
-        let connected = timeout(self.times.session, connecting).await;
-        let connected = connected.unwrap_or_else(|_| {
-            Err(Reply::own(451, "4.4.1", format!("no server of {domain} was ready for a message in time")))
-        });
-        self.metrics.count_connect(connected.as_ref().err());
-        Ok(Box::new(connected?))
+        let session = self.0.session(domain).await?;
+        Ok(Box::new(RemoteConnection::new(self.0.clone(), domain, session)))
     }
 }
 
@@ -283,7 +296,8 @@ impl Smarthost {
             Reply::own(451, "4.7.8", "this server has no credentials for its smarthost now")
         };
         let mut text = String::new();
-        let file = tokio::fs::File::open(&self.credentials).await.map_err(|error| wrong(error.to_string()))?;
+        let file =
+            tokio::fs::File::open(&self.credentials).await.map_err(|error| wrong(error.to_string()))?;
         let mut file = file.take(CREDENTIALS_BYTES_MAX);
         file.read_to_string(&mut text).await.map_err(|error| wrong(error.to_string()))?;
         let line = text.lines().next().unwrap_or_default();

@@ -20,7 +20,9 @@ impl TlsPolicy {
         match self {
             Self::Opportunistic => true,
             Self::Verified { hosts } => hosts.iter().any(|pattern| match pattern.strip_prefix("*.") {
-                Some(parent) => host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == parent),
+                Some(parent) => {
+                    host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == parent)
+                }
                 None => pattern == host,
             }),
         }

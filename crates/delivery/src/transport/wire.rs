@@ -14,8 +14,6 @@ use tokio::{
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4_096;
-/// Bytes that have the time of one block.
-const BLOCK_BYTES: usize = 64 << 10;
 
 /// A stream of bytes to a server.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -129,16 +127,5 @@ impl Wire {
             self.socket.flush().await
         };
         timeout(time, writing).await.map_err(|_| WireError::TimedOut)?.map_err(WireError::Io)
-    }
-
-    /// Writes a message, each block in its time. Stops when the server says something: it refuses what it has not read yet.
-    pub(super) async fn write_blocks(&mut self, bytes: &[u8], time: Duration) -> Result<bool, WireError> {
-        for block in bytes.chunks(BLOCK_BYTES) {
-            if self.has_unread() {
-                return Ok(false);
-            }
-            self.write(block, time).await?;
-        }
-        Ok(true)
     }
 }

@@ -125,7 +125,8 @@ impl Report<'_> {
         let text = text::write(self).replace('\n', "\r\n");
         let text: String = text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect();
         let subject = self.subject();
-        format!("Subject: {subject}\r\nAuto-Submitted: auto-replied\r\n\r\n{text}\r\n({error})\r\n").into_bytes()
+        format!("Subject: {subject}\r\nAuto-Submitted: auto-replied\r\n\r\n{text}\r\n({error})\r\n")
+            .into_bytes()
     }
 
     fn subject(&self) -> &'static str {

@@ -1,7 +1,10 @@
 //! The delivery status (RFC 3464 §2).
 
 use super::{Action, Report, ReportedRecipient, one_line};
-use crate::{header::Date, smtp::{decode_xtext, peer::utf8_address_in_ascii}};
+use crate::{
+    header::Date,
+    smtp::{decode_xtext, peer::utf8_address_in_ascii},
+};
 
 /// The longest value of a field.
 const VALUE_BYTES_MAX: usize = 900;

@@ -121,7 +121,8 @@ fn dsn5_the_header_alone_is_returned_when_asked() {
 
 #[test]
 fn dsn5_what_the_sender_named_is_in_the_report() {
-    let named = ReportedRecipient { original: Some("rfc822;b+2Bx@example.net"), ..recipient("bob@example.net") };
+    let named =
+        ReportedRecipient { original: Some("rfc822;b+2Bx@example.net"), ..recipient("bob@example.net") };
     let message = text(&Report { envelope_id: Some("QQ+3D314"), ..report(vec![named]) });
     let status = part(&message, "message/delivery-status");
     assert!(status.contains("Original-Envelope-Id: QQ=314\r\n"), "{status}");

@@ -16,7 +16,9 @@ pub(super) fn write(report: &Report<'_>) -> String {
         Action::Delayed => format!("Your message has not been delivered to {recipients} yet:"),
         Action::Delivered => format!("Your message was delivered to {recipients}:"),
         Action::Relayed => {
-            format!("Your message was passed on to the server of {recipients}, which does not report deliveries:")
+            format!(
+                "Your message was passed on to the server of {recipients}, which does not report deliveries:"
+            )
         }
     };
     text.push_str(&begin);
@@ -26,7 +28,9 @@ pub(super) fn write(report: &Report<'_>) -> String {
     }
     match report.action {
         Action::Failed => {
-            text.push_str("It will not be tried again. If you think that this is an error, please contact the\n");
+            text.push_str(
+                "It will not be tried again. If you think that this is an error, please contact the\n",
+            );
             text.push_str("recipient in another way, or send the message again later.\n");
         }
         Action::Delayed => {

@@ -27,7 +27,8 @@ impl FixedResolver {
 
     /// Gives a domain servers: preference and name.
     pub fn add_mx(&self, name: &str, servers: &[(u16, &str)]) {
-        let record = |(preference, host): &(u16, &str)| MxRecord { preference: *preference, host: plain_name(host) };
+        let record =
+            |(preference, host): &(u16, &str)| MxRecord { preference: *preference, host: plain_name(host) };
         self.set_mx(name, Answer::Found(servers.iter().map(record).collect()));
     }
 

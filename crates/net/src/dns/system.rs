@@ -104,7 +104,9 @@ impl SystemResolver {
         let records: Vec<T> = records.take(RECORDS_MAX).collect();
         if records.is_empty() {
             // An answer with records of other types: an alias that leads nowhere, or a server that lies.
-            return Answer::Temporary("the name server answered with records that were not asked for".to_owned());
+            return Answer::Temporary(
+                "the name server answered with records that were not asked for".to_owned(),
+            );
         }
         Answer::Found(records)
     }
@@ -127,7 +129,10 @@ fn negative<T>(asked: &Name, error: &NetError) -> Answer<T> {
     let has_zone = |soa: &Name| soa.zone_of(asked) || soa.zone_of(found.query.name());
     let is_certain = found.soa.as_ref().is_some_and(|soa| has_zone(&soa.name));
     if !is_certain {
-        return Answer::Temporary(format!("the name server answered {} for a zone that it does not have", found.response_code));
+        return Answer::Temporary(format!(
+            "the name server answered {} for a zone that it does not have",
+            found.response_code
+        ));
     }
     if error.is_nx_domain() { Answer::NoSuchName } else { Answer::NoRecords }
 }

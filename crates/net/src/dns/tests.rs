@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use futures_util::future::pending;
 use hickory_server::{
     Server,
-    net::{runtime::Time, xfer::Protocol},
+    net::runtime::Time,
     proto::{
         op::{Metadata, ResponseCode},
         rr::{
@@ -57,9 +57,8 @@ fn answer(asked: &Name, record_type: RecordType) -> (ResponseCode, Vec<Record>, 
         ("_jmap._tcp.example.", RecordType::SRV) => {
             records(vec![RData::SRV(SRV::new(1, 2, 443, name("JMAP.example.")))])
         }
-        ("alias.example.", RecordType::MX) => {
-            records(vec![RData::CNAME(CNAME(name("nowhere.other.")))])
-        }
+        ("alias.example.", RecordType::MX) => records(vec![RData::CNAME(CNAME(name("nowhere.other.")))]),
+        ("nowhere.other.", _) => nothing(ResponseCode::NXDomain, Some("other.")),
         ("empty.example.", _) => nothing(ResponseCode::NoError, Some("example.")),
         ("lame.example.", _) => nothing(ResponseCode::NoError, None),
         ("lying.example.", _) => nothing(ResponseCode::NXDomain, None),
@@ -86,8 +85,13 @@ impl RequestHandler for Zone {
         let mut metadata = Metadata::response_from_request(info.metadata);
         metadata.response_code = code;
         metadata.recursion_available = true;
-        let response =
-            MessageResponseBuilder::from_message_request(request).build(metadata, &answers, &authority, [], []);
+        let response = MessageResponseBuilder::from_message_request(request).build(
+            metadata,
+            &answers,
+            &authority,
+            [],
+            [],
+        );
         responses.send_response(response).await.unwrap()
     }
 }
@@ -139,6 +143,7 @@ async fn out9_what_is_not_there_is_certain_only_from_a_server_that_has_the_zone(
     assert_eq!(resolver.addresses("missing.example").await, Answer::NoSuchName);
     assert_eq!(resolver.mx("empty.example").await, Answer::NoRecords);
     assert_eq!(resolver.addresses("empty.example").await, Answer::NoRecords);
+    assert_eq!(resolver.mx("alias.example").await, Answer::NoSuchName, "what it is an alias of is not there");
     let long = format!("{}.example", "a".repeat(64));
     assert_eq!(resolver.mx(&long).await, Answer::NoSuchName, "a label has 63 octets at most");
     for lie in ["lame", "lying", "foreign", "failing", "refused"] {

@@ -70,14 +70,12 @@ where
         let text = std::str::from_utf8(&body).map_err(|error| error.to_string())?;
         parse::policy(text).ok_or_else(|| format!("the file of {host} is no policy"))
     };
-    // The connection is driven until the answer is there.
+    // The connection is driven until the answer is there. It may end first, also by an error of the goodbye; the answer is what counts.
     tokio::pin!(exchange);
     tokio::select! {
         biased;
-        found = &mut exchange => found,
-        ended = connection => match ended {
-            Ok(()) => exchange.await,
-            Err(error) => Err(error.to_string()),
-        },
+        found = &mut exchange => return found,
+        _ended = connection => {}
     }
+    exchange.await
 }

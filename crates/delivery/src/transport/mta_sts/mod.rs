@@ -65,19 +65,25 @@ impl StsPolicies {
         let held = known.as_ref().and_then(|known| known.policy.clone()).filter(|(_, until)| now < *until);
         let Some(id) = id else { return held.map(|(policy, _)| policy) };
         let is_same = known.as_ref().is_some_and(|known| known.id == id);
-        let is_waiting = known.as_ref().and_then(|known| known.retry).is_some_and(|retry| now < retry);
-        if is_same && (is_waiting || held.is_some()) {
+        let retry = known.and_then(|known| known.retry);
+        let is_enough = match retry {
+            Some(retry) => now < retry,
+            None => held.is_some(),
+        };
+        if is_same && is_enough {
             return held.map(|(policy, _)| policy);
         }
         let fetching = fetch::policy(&*self.resolver, &*self.network, &self.trust, domain);
-        let fetched = timeout(FETCH_TIMEOUT, Box::pin(fetching)).await.unwrap_or_else(|_| Err("it took too long".to_owned()));
+        let fetched = timeout(FETCH_TIMEOUT, Box::pin(fetching))
+            .await
+            .unwrap_or_else(|_| Err("it took too long".to_owned()));
         let known = match fetched {
             Ok(policy) => {
                 let until = now.saturating_add(policy.max_age_seconds);
                 Known { id, policy: Some((policy, until)), retry: None }
             }
             Err(why) => {
-                println!("WHY {why}"); debug!(domain, why, "the TLS policy of a domain can't be fetched");
+                debug!(domain, why, "the TLS policy of a domain can't be fetched");
                 Known { id, policy: held, retry: Some(now + RETRY_SECONDS) }
             }
         };
@@ -93,7 +99,8 @@ impl StsPolicies {
             // All of them hold: the one that ends first goes.
             let until = |known: &Known| known.policy.as_ref().map_or(0, |(_, until)| *until);
             if known.len() >= DOMAINS_MAX
-                && let Some(first) = known.iter().min_by_key(|(_, known)| until(known)).map(|(name, _)| name.clone())
+                && let Some(first) =
+                    known.iter().min_by_key(|(_, known)| until(known)).map(|(name, _)| name.clone())
             {
                 known.remove(&first);
             }

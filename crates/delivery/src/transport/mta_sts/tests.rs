@@ -35,7 +35,10 @@ impl Network for Arc<Web> {
             let mut request = [0; 1_024];
             let length = stream.read(&mut request).await.unwrap_or(0);
             let text = String::from_utf8_lossy(&request[..length]).into_owned();
-            assert!(text.starts_with("GET /.well-known/mta-sts.txt HTTP/1.1\r\nhost: mta-sts.example.net\r\n"), "{text}");
+            assert!(
+                text.starts_with("GET /.well-known/mta-sts.txt HTTP/1.1\r\nhost: mta-sts.example.net\r\n"),
+                "{text}"
+            );
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
         });
@@ -83,7 +86,6 @@ impl World {
 
     async fn is_enforced(&self) -> bool {
         let found = self.policies.policy_of("Example.NET").await;
-        println!("{:?}", self.policies.known.lock());
         let enforced = TlsPolicy::Verified { hosts: vec!["mx.example.net".into()] };
         assert!(found == enforced || found == TlsPolicy::Opportunistic, "{found:?}");
         found == enforced

@@ -1,12 +1,6 @@
-//! A server that does what it is told, and notes what it receives.
+//! A server that does what a test says, and notes what it receives.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -57,6 +51,8 @@ pub(super) struct Fake {
     tls: Option<Arc<ServerConfig>>,
     /// The message is not read: the server stops reading after so many bytes of it.
     reads_max: Option<usize>,
+    /// After so many messages of a connection it closes it, with this reply to the next command or without any.
+    messages_max: Option<(usize, Option<&'static str>)>,
     pub(super) log: Arc<Mutex<Log>>,
 }
 
@@ -86,6 +82,12 @@ impl Fake {
         self
     }
 
+    /// Takes so many messages on a connection, and says that to the next command, or closes the connection at once.
+    pub(super) fn takes(mut self, messages: usize, then: Option<&'static str>) -> Self {
+        self.messages_max = Some((messages, then));
+        self
+    }
+
     pub(super) fn commands(&self) -> Vec<String> {
         self.log.lock().commands.clone()
     }
@@ -106,9 +108,11 @@ impl Fake {
         let default = match word.as_str() {
             "CONNECT" => "220 mx.example.net ESMTP".to_owned(),
             "EHLO" => {
-                let lines: Vec<&str> = std::iter::once("mx.example.net").chain(self.offers.iter().map(String::as_str)).collect();
+                let lines: Vec<&str> =
+                    std::iter::once("mx.example.net").chain(self.offers.iter().map(String::as_str)).collect();
                 let last = lines.len() - 1;
-                let line = |(at, text): (usize, &&str)| format!("250{}{text}", if at == last { ' ' } else { '-' });
+                let line =
+                    |(at, text): (usize, &&str)| format!("250{}{text}", if at == last { ' ' } else { '-' });
                 lines.iter().enumerate().map(line).collect::<Vec<_>>().join("\r\n")
             }
             "DATA" => "354 go on".to_owned(),
@@ -118,26 +122,38 @@ impl Fake {
             _ => "250 2.1.5 ok".to_owned(),
         };
         let exact = self.actions.get(command).or_else(|| self.actions.get(&format!("{word} {path}")));
-        let found = exact.or_else(|| self.actions.get(&word.to_ascii_lowercase())).or_else(|| self.actions.get(&word));
+        let found = exact
+            .or_else(|| self.actions.get(&word.to_ascii_lowercase()))
+            .or_else(|| self.actions.get(&word));
         found.cloned().unwrap_or_else(|| Action::Say(format!("{default}\r\n")))
     }
 
     async fn serve(self, socket: Box<dyn Socket>) -> io::Result<()> {
         let mut session = Session { socket, buffer: Vec::new() };
-        let mut is_tls = false;
+        let (mut is_tls, mut messages) = (false, 0);
         if !session.act(self.action("CONNECT")).await? {
             return Ok(());
         }
         loop {
+            let enough = self.messages_max.filter(|(max, _)| messages == *max).map(|(_, then)| then);
+            if let Some(None) = enough {
+                return Ok(());
+            }
             let Some(line) = session.line().await? else { return Ok(()) };
+            if let Some(Some(then)) = enough {
+                session.act(Action::Say(format!("{then}\r\n"))).await?;
+                return Ok(());
+            }
             {
                 let mut log = self.log.lock();
                 log.commands.push(line.clone());
                 log.is_tls = is_tls;
             }
             let action = self.action(&line);
-            let begins_data = line == "DATA" && matches!(&action, Action::Say(reply) | Action::Late(_, reply) if reply.starts_with("354"));
-            let begins_tls = line == "STARTTLS" && matches!(&action, Action::Say(reply) if reply.starts_with("220"));
+            let begins_data = line == "DATA"
+                && matches!(&action, Action::Say(reply) | Action::Late(_, reply) if reply.starts_with("354"));
+            let begins_tls =
+                line == "STARTTLS" && matches!(&action, Action::Say(reply) if reply.starts_with("220"));
             if !session.act(action).await? {
                 return Ok(());
             }
@@ -150,6 +166,7 @@ impl Fake {
                 }
                 let message = session.message().await?;
                 self.log.lock().messages.push(message);
+                messages += 1;
                 if !session.act(self.action("END")).await? {
                     return Ok(());
                 }

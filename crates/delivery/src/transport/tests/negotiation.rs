@@ -22,7 +22,8 @@ async fn out11_other_bytes_are_encoded_for_a_server_without_8bitmime_before_they
     let fake = Fake::new(&[]);
     let signer = Arc::new(FixedSigner("DKIM-Signature: x\r\n"));
     let remote = SmtpRemote::new(&RemoteConfig::default(), RemoteParts { signer, ..parts(&fake) }).unwrap();
-    let attempted = remote.connect(DOMAIN).await.ok().unwrap().send(&message(TEXT), &recipients(&[BOB])).await;
+    let attempted =
+        remote.connect(DOMAIN).await.ok().unwrap().send(&message(TEXT), &recipients(&[BOB])).await;
     assert_eq!(codes(&attempted), [is(250, "2.0.0")]);
     let sent = fake.messages().remove(0);
     assert!(sent.starts_with("DKIM-Signature: x\r\nMIME-Version: 1.0\r\n"), "{sent}");
@@ -44,7 +45,10 @@ async fn out11_mail_that_needs_smtputf8_goes_only_to_servers_that_have_it() {
     let found = send(&without, &plain(), &["bärbel@example.net", BOB]).await;
     assert_eq!(found, [is(550, "5.6.7"), is(250, "2.0.0")]);
     assert_eq!(send(&with, &plain(), &["bärbel@example.net"]).await, [is(250, "2.0.0")]);
-    assert_eq!(with.commands().iter().rev().find(|line| line.starts_with("MAIL")).unwrap(), "MAIL FROM:<anna@example.org> SMTPUTF8");
+    assert_eq!(
+        with.commands().iter().rev().find(|line| line.starts_with("MAIL")).unwrap(),
+        "MAIL FROM:<anna@example.org> SMTPUTF8"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +65,10 @@ async fn out11_a_domain_in_another_script_needs_no_smtputf8() {
 #[tokio::test(start_paused = true)]
 async fn out11_a_header_with_other_bytes_is_passed_on_when_it_came_without_smtputf8() {
     let fake = Fake::new(&["8BITMIME"]);
-    let raw = Outgoing { transmission: Transmission { is_8bit: true, is_utf8: false }, ..message("Subject: ä\r\n\r\nx\r\n") };
+    let raw = Outgoing {
+        transmission: Transmission { is_8bit: true, is_utf8: false },
+        ..message("Subject: ä\r\n\r\nx\r\n")
+    };
     assert_eq!(send(&fake, &raw, &[BOB]).await, [is(250, "2.0.0")]);
 }
 
@@ -87,7 +94,10 @@ async fn dsn5_ret_envid_notify_and_orcpt_are_passed_to_a_server_with_dsn() {
     let attempted = connected(&fake).await.send(&message, std::slice::from_ref(&recipient)).await;
     assert!(attempted[0].is_reported_further);
     assert_eq!(fake.commands()[1], "MAIL FROM:<anna@example.org> RET=HDRS ENVID=QQ+3D1");
-    assert_eq!(fake.commands()[2], "RCPT TO:<bob@example.net> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;b+2Bx@example.net");
+    assert_eq!(
+        fake.commands()[2],
+        "RCPT TO:<bob@example.net> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;b+2Bx@example.net"
+    );
     let fake = Fake::new(&[]);
     let attempted = connected(&fake).await.send(&message, &[recipient]).await;
     assert!(!attempted[0].is_reported_further, "this server reports that it was relayed");

@@ -51,7 +51,8 @@ async fn out14_recipients_are_accepted_and_refused_one_by_one() {
             .says("RCPT no@example.net", "550 5.1.1 no such user")
             .says("RCPT full@example.net", "452 4.2.2 mailbox full")
             .says("RCPT many@example.net", "552 too many recipients");
-        let found = send(&fake, &plain(), &["no@example.net", BOB, "full@example.net", "many@example.net"]).await;
+        let found =
+            send(&fake, &plain(), &["no@example.net", BOB, "full@example.net", "many@example.net"]).await;
         assert_eq!(found, [is(550, "5.1.1"), is(250, "2.0.0"), is(452, "4.2.2"), is(452, "4.5.3")]);
         assert_eq!(fake.messages().len(), 1);
     }
@@ -175,8 +176,8 @@ async fn out14_a_reply_too_many_is_not_taken_for_the_next_one() {
     let fake = Fake::new(ALL).at("end", Action::Say("250 2.0.0 a\r\n250 2.0.0 b\r\n".into()));
     let mut connection = connected(&fake).await;
     assert_eq!(codes(&connection.send(&plain(), &recipients(&[BOB])).await), [is(250, "2.0.0")]);
-    let next = connection.send(&plain(), &recipients(&[BOB])).await;
-    assert_eq!((codes(&next), connection.is_open()), (vec![is(451, "4.4.2")], false));
+    assert_eq!(codes(&connection.send(&plain(), &recipients(&[BOB])).await), [is(250, "2.0.0")]);
+    assert_eq!(fake.log.lock().connections, 2, "over another connection");
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,4 +215,22 @@ async fn out13_addresses_that_can_not_be_written_fail_alone() {
     let notice = Outgoing { sender: String::new(), ..plain() };
     assert_eq!(send(&fake, &notice, &[BOB]).await, [is(250, "2.0.0")]);
     assert_eq!(fake.count("MAIL FROM:<> "), 1);
+}
+
+/// Servers take some messages on a connection and close it. The next message waited five minutes for its second attempt.
+#[tokio::test(start_paused = true)]
+async fn out14_a_server_that_closes_between_messages_gets_the_next_one_over_another_connection() {
+    for then in [None, Some("421 4.3.2 enough")] {
+        for fake in fakes() {
+            let fake = fake.takes(2, then);
+            let mut connection = connected(&fake).await;
+            for _ in 0..6 {
+                let attempted = connection.send(&plain(), &recipients(&[BOB])).await;
+                assert_eq!(codes(&attempted), [is(250, "2.0.0")], "{then:?}");
+                tokio::task::yield_now().await;
+            }
+            let log = fake.log.lock();
+            assert_eq!((log.connections, log.messages.len()), (3, 6), "{then:?}");
+        }
+    }
 }

@@ -96,8 +96,7 @@ async fn out10_without_a_policy_mail_goes_unencrypted_where_tls_fails() {
 async fn out10_a_policy_demands_a_certificate_for_a_server_that_it_names() {
     let authority = Authority::new();
     let fake = Fake::new(&["STARTTLS"]).with_tls(authority.server(SERVER));
-    let mut connection =
-        demanding(&fake, &authority, &["*.example.net"]).connect(DOMAIN).await.ok().unwrap();
+    let mut connection = demanding(&fake, &authority, &["*.example.net"]).connect(DOMAIN).await.ok().unwrap();
     assert_eq!(codes(&connection.send(&plain(), &recipients(&[BOB])).await), [is(250, "2.0.0")]);
     assert!(fake.log.lock().is_tls);
     assert_eq!(refused(&demanding(&fake, &authority, &["mx.example.com"])).await, is(451, "4.7.0"));

@@ -128,7 +128,8 @@ impl Notified {
     /// The value of `NOTIFY`.
     fn value(self) -> String {
         let words = [(self.on_success, "SUCCESS"), (self.on_failure, "FAILURE"), (self.on_delay, "DELAY")];
-        let words: Vec<&str> = words.into_iter().filter_map(|(is_set, word)| is_set.then_some(word)).collect();
+        let words: Vec<&str> =
+            words.into_iter().filter_map(|(is_set, word)| is_set.then_some(word)).collect();
         if words.is_empty() { "NEVER".to_owned() } else { words.join(",") }
     }
 }

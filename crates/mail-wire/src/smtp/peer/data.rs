@@ -1,24 +1,47 @@
 use memchr::memmem;
 
-/// Appends a message as it follows `DATA`: with a dot more before lines that begin with one, and the dot that ends it (RFC 5321 §4.5.2).
-/// Its lines end with CRLF, the last one too.
-pub fn write_data(message: &[u8], out: &mut Vec<u8>) {
-    out.reserve(message.len() + message.len() / 64 + 8);
-    if message.starts_with(b".") {
-        out.push(b'.');
+/// What ends a message.
+pub const DATA_END: &[u8] = b".\r\n";
+
+/// Writes a message piece by piece as it follows `DATA`: with a dot more before lines that begin with one (RFC 5321 §4.5.2).
+#[derive(Clone, Copy, Debug)]
+pub struct DataWriter {
+    is_line_start: bool,
+}
+
+impl Default for DataWriter {
+    fn default() -> Self {
+        Self { is_line_start: true }
     }
-    let mut copied = 0;
-    for at in memmem::find_iter(message, b"\r\n.") {
-        let dot = at + 2;
-        out.extend_from_slice(message.get(copied..dot).unwrap_or_default());
-        out.push(b'.');
-        copied = dot;
+}
+
+impl DataWriter {
+    /// Appends a piece.
+    pub fn write(&mut self, piece: &[u8], out: &mut Vec<u8>) {
+        out.reserve(piece.len() + piece.len() / 64 + 8);
+        if self.is_line_start && piece.starts_with(b".") {
+            out.push(b'.');
+        }
+        let mut copied = 0;
+        // Behind a LF alone, too: a server that takes it for a line break finds no end there.
+        for newline in memmem::find_iter(piece, b"\n.") {
+            let dot = newline + 1;
+            out.extend_from_slice(piece.get(copied..dot).unwrap_or_default());
+            out.push(b'.');
+            copied = dot;
+        }
+        out.extend_from_slice(piece.get(copied..).unwrap_or_default());
+        if let Some(last) = piece.last() {
+            self.is_line_start = *last == b'\n';
+        }
     }
-    out.extend_from_slice(message.get(copied..).unwrap_or_default());
-    if !message.is_empty() && !message.ends_with(b"\r\n") {
-        out.extend_from_slice(b"\r\n");
+
+    /// Appends what ends the last line, if nothing does. [`DATA_END`] follows.
+    pub fn finish(self, out: &mut Vec<u8>) {
+        if !self.is_line_start {
+            out.extend_from_slice(b"\r\n");
+        }
     }
-    out.extend_from_slice(b".\r\n");
 }
 
 #[cfg(test)]
@@ -31,8 +54,14 @@ mod tests {
     };
 
     fn written(message: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        write_data(message, &mut out);
+        in_pieces(message, usize::MAX)
+    }
+
+    fn in_pieces(message: &[u8], bytes: usize) -> Vec<u8> {
+        let (mut writer, mut out) = (DataWriter::default(), Vec::new());
+        message.chunks(bytes.min(message.len()).max(1)).for_each(|piece| writer.write(piece, &mut out));
+        writer.finish(&mut out);
+        out.extend_from_slice(DATA_END);
         out
     }
 
@@ -54,11 +83,12 @@ mod tests {
     proptest! {
         #[test]
         fn out13_a_server_reads_the_message_and_nothing_behind_it(
-            lines in proptest::collection::vec("\\.{0,3}[ -~]{0,20}", 0..12)
+            lines in proptest::collection::vec("\\.{0,3}[ -~]{0,20}", 0..12), piece_bytes in 1_usize..20,
         ) {
             let message: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
             let wire = written(message.as_bytes());
             prop_assert_eq!(&wire, &properties::dot_stuffed(message.as_bytes()));
+            prop_assert_eq!(&wire, &in_pieces(message.as_bytes(), piece_bytes));
             let (decoder, decoded, consumed) = properties::decode_data(Newlines::Strict, &wire, &[]);
             prop_assert!(decoder.is_done() && decoder.error().is_none());
             prop_assert_eq!((decoded.as_slice(), consumed), (message.as_bytes(), wire.len()));
