@@ -10,7 +10,6 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc};
 
 use restante_blobs::FilesConfig;
 use restante_core::{ManualClock, Timestamp, nonzero};
-use restante_delivery::srs::Srs;
 use restante_directory::{Actor, Directory, DirectoryConfig, DirectoryMetrics, NewPassword, Operation, Role};
 use restante_mail::{
     Mail, MailConfig, MailMetrics,
@@ -21,7 +20,7 @@ use restante_operate::Door;
 use restante_power_cut::{Child, child, cuts, record};
 use restante_records::Schema;
 use restante_smtp::{
-    Forwards, LmtpConfig, MailDelivery, Parts, QueueOutbox, SmtpConfig, SmtpDoor, SmtpMetrics,
+    ForwardSender, Forwards, LmtpConfig, MailDelivery, Parts, QueueOutbox, SmtpConfig, SmtpDoor, SmtpMetrics,
     SubmissionConfig, SubmissionParts,
 };
 use tokio::{
@@ -33,6 +32,19 @@ const TEST: &str = "sub6_what_was_acknowledged_is_in_the_queue_after_power_cuts"
 const CLIENTS: u32 = 4;
 const MAILS_OF_CLIENT: u32 = 10;
 const NOW: i64 = 1_800_000_000;
+
+/// Senders of forwards stay as they are.
+struct Same;
+
+impl ForwardSender for Same {
+    fn rewrite(&self, sender: &str, _: &EmailAddress) -> String {
+        sender.to_owned()
+    }
+
+    fn original(&self, _: &str) -> Option<String> {
+        None
+    }
+}
 
 struct Server {
     door: SmtpDoor,
@@ -84,7 +96,6 @@ impl Server {
             config.rates(),
             SendingMetrics::default(),
         );
-        let sender = Arc::new(Srs::new(b"secret", clock.clone()));
         let parts = Parts {
             recipients: Arc::new(directory.clone()),
             delivery: Arc::new(MailDelivery::new(mail, &smtp)),
@@ -97,7 +108,7 @@ impl Server {
                 outbox: outbox.clone(),
                 limits,
             }),
-            forwards: Some(Forwards { outbox, sender }),
+            forwards: Some(Forwards { outbox, sender: Arc::new(Same) }),
             metrics: SmtpMetrics::default(),
             net: Default::default(),
         };
