@@ -14,7 +14,7 @@ const ADDRESSES_MAX: usize = 64;
 
 impl Directory {
     /// The addresses of an account: its own, then the aliases that lead to it and to nobody else, at most 64. Empty when there is no such
-    /// account. An alias that an older version has written is found once it was changed; [`Directory::may_send_as`] knows all.
+    /// account. An alias that an older version has written is found once it was changed; [`Directory::is_address_of`] knows all.
     ///
     /// # Errors
     /// Those of the records.
@@ -31,7 +31,7 @@ impl Directory {
                     return Ok(addresses);
                 }
                 let is_new = alias.targets.contains(&target) && !addresses.contains(&alias.address);
-                if is_new && self.may_send_as(account, &alias.address).await? {
+                if is_new && self.is_address_of(account, &alias.address).await? {
                     addresses.push(alias.address);
                 }
             }
@@ -39,11 +39,11 @@ impl Directory {
         Ok(addresses)
     }
 
-    /// Whether an account may send with an address: mail for it goes to this account and to nobody else.
+    /// Whether an address is one of an account: mail for it goes to this account and to nobody else.
     ///
     /// # Errors
     /// Those of the records.
-    pub async fn may_send_as(&self, account: AccountId, address: &EmailAddress) -> Result<bool, Error> {
+    pub async fn is_address_of(&self, account: AccountId, address: &EmailAddress) -> Result<bool, Error> {
         match self.resolve(address).await {
             Ok(Resolution::Targets(targets)) => {
                 let is_account =
