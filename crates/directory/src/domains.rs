@@ -113,6 +113,14 @@ impl Directory {
         Ok(self.find_domain(domain).await?.map(DomainInfo::from))
     }
 
+    /// Notes in the operators' log what was done with something that belongs to a domain.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn note_of_domain(&self, actor: &Actor, domain: &Domain, what: String) -> Result<(), Error> {
+        self.store().note(Shard::of(domain.as_str()), actor, what).await
+    }
+
     pub(crate) async fn find_domain(&self, domain: &Domain) -> Result<Option<DomainEntry>, Error> {
         let found = self.store().find::<DomainEntry>(domain).await?;
         Ok(found.map(|found| found.entry).filter(|entry| entry.domain == *domain))

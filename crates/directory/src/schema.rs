@@ -5,6 +5,8 @@
 use restante_records::{AccountId, Index, IndexSchema, Kind, KindSchema, Property};
 use ring::digest::{SHA256, digest};
 
+use crate::Domain;
+
 /// Over how many reserved accounts the directory is spread, so that no partition of a distributed engine grows with the number
 /// of users.
 pub const SHARDS: usize = 64;
@@ -124,6 +126,16 @@ impl Shard {
         let number = account.0.checked_sub(FIRST_SHARD)?;
         Self::numbered(u8::try_from(number).ok()?)
     }
+}
+
+/// The reserved account that has what belongs to a domain. It never changes.
+pub fn account_of_domain(domain: &Domain) -> AccountId {
+    Shard::of(domain.as_str()).account()
+}
+
+/// The hash by which what belongs to a domain is found in its reserved account. It never changes.
+pub fn hash_of_domain(domain: &Domain) -> u64 {
+    hash64(domain.as_str().as_bytes())
 }
 
 /// The name of an account's number, by which its shard is chosen.

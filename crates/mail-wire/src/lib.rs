@@ -4,6 +4,7 @@
 
 pub mod charset;
 pub mod compose;
+pub mod dsn;
 pub mod header;
 pub mod smtp;
 pub mod subject;

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use base64_simd::STANDARD;
 use memchr::memchr;
 
+use crate::compose;
+
 /// A decoded body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded<'b> {
@@ -32,6 +34,22 @@ pub fn decode<'b>(encoding: &str, body: &'b [u8]) -> Decoded<'b> {
         return Decoded { bytes: Cow::Owned(bytes), is_problem };
     }
     Decoded { bytes: Cow::Borrowed(body), is_problem: true }
+}
+
+/// Appends a content as quoted-printable, in which CRLF are line breaks; the last line ends with CRLF.
+pub fn write_quoted_printable(content: &[u8], out: &mut Vec<u8>) {
+    compose::body::quoted_printable(content, out);
+    if !out.ends_with(b"\r\n") && !content.is_empty() {
+        out.extend_from_slice(b"=\r\n"); // a break that is not part of the content
+    }
+}
+
+/// Appends a content as lines of base64, each ended by CRLF.
+pub fn write_base64(content: &[u8], out: &mut Vec<u8>) {
+    compose::body::base64(content, out);
+    if !content.is_empty() {
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 /// What is wrong with base64.

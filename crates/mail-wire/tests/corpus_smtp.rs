@@ -36,3 +36,12 @@ fn smtp_commands_of_the_corpus_hold() {
         properties::lines(bytes, &splits);
     }
 }
+
+#[test]
+fn smtp_replies_of_the_corpus_hold() {
+    for (name, input) in seeds("smtp_peer") {
+        println!("{name}"); // shown when the property fails
+        let (splits, bytes) = properties::with_splits(&input);
+        properties::peer(bytes, &splits);
+    }
+}

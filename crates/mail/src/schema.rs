@@ -9,11 +9,13 @@
 
 use restante_records::{Kind, KindSchema};
 
+pub mod dkim;
+
 /// The first kind that does not belong to mail.
 pub const KINDS_END: Kind = Kind(64);
 
 /// Kinds that later versions will have. Their numbers must not be used for anything else.
-pub const RESERVED: [(Kind, &str); 2] = [(Kind(12), "sieve"), (Kind(14), "dkim")];
+pub const RESERVED: [(Kind, &str); 1] = [(Kind(12), "sieve")];
 
 /// The kinds of mail. A store is opened with them and the kinds of others in one schema.
 pub fn kinds() -> Vec<KindSchema> {
@@ -34,6 +36,7 @@ pub fn kinds() -> Vec<KindSchema> {
         queued::schema(),
         outgoing::schema(),
         sent::schema(),
+        dkim::schema(),
     ]
 }
 

@@ -216,7 +216,7 @@ impl<'de> Deserialize<'de> for LmtpAddress {
 }
 
 /// One address, a list of them, or an empty text for none.
-fn one_or_many<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(
+pub(crate) fn one_or_many<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]

@@ -31,8 +31,9 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    Delivery, Journal, LmtpAddress, LmtpConfig, Protocol, Recipients, SmtpConfig, SmtpMetrics, connection,
-    limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
+    Delivery, Forwards, Journal, LmtpAddress, LmtpConfig, Protocol, Recipients, SmtpConfig, SmtpMetrics,
+    SubmissionParts, connection, limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
+    submission::Submission,
 };
 
 /// Who may connect to a Unix socket: everybody, as to a port of loopback. The permissions of its folder say more.
@@ -51,6 +52,10 @@ pub struct Parts {
     pub certificates: Option<Arc<Certificates>>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
+    /// Lets users submit mail; without it nobody can.
+    pub submission: Option<SubmissionParts>,
+    /// Forwards mail whose alias leads to other servers; without it such mail is refused.
+    pub forwards: Option<Forwards>,
     /// What is counted of messages.
     pub metrics: SmtpMetrics,
     /// What is counted of connections.
@@ -64,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) recipients: Arc<dyn Recipients>,
     pub(crate) delivery: Arc<dyn Delivery>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
+    pub(crate) submission: Option<Submission>,
+    pub(crate) forwards: Option<Forwards>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: SmtpMetrics,
     pub(crate) rates: AddressRates,
@@ -101,6 +108,8 @@ pub struct SmtpDoor {
     server: Arc<Server>,
     smtp: Vec<SocketAddr>,
     lmtp: Vec<LmtpAddress>,
+    submission: Vec<SocketAddr>,
+    submissions: Vec<SocketAddr>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -114,7 +123,12 @@ impl SmtpDoor {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("the setting smtp.{setting} can't be used: {advice}")));
         }
-        let Parts { recipients, delivery, journal, certificates, clock, metrics, net } = parts;
+        let Parts { recipients, delivery, journal, certificates, clock, submission, forwards, metrics, net } =
+            parts;
+        let submission = match submission {
+            Some(parts) => Some(Submission::new(parts, certificates.is_some())?),
+            None => None,
+        };
         let tls = match certificates {
             Some(certificates) => Some(tls(certificates, config.session_tickets)?),
             None => None,
@@ -130,6 +144,8 @@ impl SmtpDoor {
             recipients,
             delivery,
             journal,
+            submission,
+            forwards,
             clock,
             metrics,
             rates,
@@ -141,6 +157,8 @@ impl SmtpDoor {
             server: Arc::new(server),
             smtp: Vec::new(),
             lmtp: Vec::new(),
+            submission: Vec::new(),
+            submissions: Vec::new(),
             stop: watch::Sender::new(false),
             tasks: Mutex::default(),
         };
@@ -158,6 +176,16 @@ impl SmtpDoor {
         &self.lmtp
     }
 
+    /// The addresses where mail is submitted with STARTTLS.
+    pub fn submission_addresses(&self) -> &[SocketAddr] {
+        &self.submission
+    }
+
+    /// The addresses where mail is submitted with TLS from the first byte.
+    pub fn submissions_addresses(&self) -> &[SocketAddr] {
+        &self.submissions
+    }
+
     async fn listen(&mut self, tls: Option<&ServerTls>, net: &NetMetrics) -> Result<(), Error> {
         let server = self.server.clone();
         for address in &server.config.listen {
@@ -169,6 +197,7 @@ impl SmtpDoor {
             self.smtp.push(listener.local_addr());
             self.serve(with_start_tls(listener, tls), Protocol::Smtp, None);
         }
+        self.listen_for_users(tls, net).await?;
         for address in &server.lmtp.listen {
             let limits = server.lmtp.limits(&server.config);
             let metrics = net.listener(Protocol::Lmtp.as_str());
@@ -185,6 +214,33 @@ impl SmtpDoor {
                     self.serve(listener, Protocol::Lmtp, Some(path));
                 }
             }
+        }
+        Ok(())
+    }
+
+    async fn listen_for_users(&mut self, tls: Option<&ServerTls>, net: &NetMetrics) -> Result<(), Error> {
+        let server = self.server.clone();
+        let Some(submission) = &server.submission else { return Ok(()) };
+        let starting = submission.config.listen.iter().map(|address| (address, Protocol::Submission));
+        let immediate = submission.config.listen_tls.iter().map(|address| (address, Protocol::Submissions));
+        for (address, protocol) in starting.chain(immediate) {
+            let limits = submission.config.limits(&server.config);
+            let metrics = net.listener(protocol.as_str());
+            let listener = Listener::new(bind(*address).await?, limits, metrics);
+            let listener = listener.map_err(|error| Error::io("listen on", address, error))?;
+            let listener = listener.with_proxies(server.config.proxies.iter().copied());
+            let bound = listener.local_addr();
+            let listener = match (tls, protocol) {
+                (Some(tls), Protocol::Submissions) => {
+                    self.submissions.push(bound);
+                    listener.with_tls(tls.clone())
+                }
+                _ => {
+                    self.submission.push(bound);
+                    with_start_tls(listener, tls)
+                }
+            };
+            self.serve(listener, protocol, None);
         }
         Ok(())
     }
@@ -225,6 +281,8 @@ impl Door for SmtpDoor {
         vec![
             self.component(Protocol::Smtp, !self.smtp.is_empty()),
             self.component(Protocol::Lmtp, !self.lmtp.is_empty()),
+            self.component(Protocol::Submission, !self.submission.is_empty()),
+            self.component(Protocol::Submissions, !self.submissions.is_empty()),
         ]
     }
 
@@ -232,9 +290,13 @@ impl Door for SmtpDoor {
         let texts = |addresses: Vec<String>| Value::from(addresses);
         let smtp = texts(self.smtp.iter().map(ToString::to_string).collect());
         let lmtp = texts(self.lmtp.iter().map(ToString::to_string).collect());
+        let submission = texts(self.submission.iter().map(ToString::to_string).collect());
+        let submissions = texts(self.submissions.iter().map(ToString::to_string).collect());
         let services = vec![
             json!({"name": "SMTP", "isOn": !self.smtp.is_empty(), "addresses": smtp}),
             json!({"name": "LMTP", "isOn": !self.lmtp.is_empty(), "addresses": lmtp}),
+            json!({"name": "submission", "isOn": !self.submission.is_empty(), "addresses": submission}),
+            json!({"name": "submissions", "isOn": !self.submissions.is_empty(), "addresses": submissions}),
         ];
         Facts { services, ..Facts::default() }
     }

@@ -16,7 +16,7 @@ use prometheus_client::{
 use crate::{Protocol, refusal::Refusal};
 
 /// The values of the label `result` of messages.
-const MESSAGE_RESULTS: [&str; 4] = ["stored", "deferred", "refused", "broken_off"];
+const MESSAGE_RESULTS: [&str; 5] = ["stored", "queued", "deferred", "refused", "broken_off"];
 
 /// What is counted of SMTP and LMTP. Cloning shares the counts.
 #[derive(Clone, Debug)]
@@ -74,6 +74,8 @@ impl Limit {
 pub(crate) enum MessageResult {
     /// It is stored for one recipient at least.
     Stored,
+    /// It is queued to be sent.
+    Queued,
     /// The client is to try again.
     Deferred,
     /// For good.
@@ -144,6 +146,7 @@ impl SmtpMetrics {
     pub(crate) fn count_message(&self, protocol: Protocol, result: MessageResult) {
         let result = match result {
             MessageResult::Stored => "stored",
+            MessageResult::Queued => "queued",
             MessageResult::Deferred => "deferred",
             MessageResult::Refused => "refused",
             MessageResult::BrokenOff => "broken_off",

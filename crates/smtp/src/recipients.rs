@@ -1,4 +1,4 @@
-//! To which accounts a recipient leads.
+//! Where a recipient leads.
 
 use async_trait::async_trait;
 use restante_core::{Error, ErrorKind};
@@ -37,13 +37,54 @@ pub struct Target {
     pub quota_bytes: Option<u64>,
 }
 
-/// The accounts to which a recipient leads, one at least.
-pub(crate) async fn targets_of(server: &Server, path: ForwardPath<'_>) -> Result<Vec<Target>, Refusal> {
+/// Where a recipient leads: one account or address outside at least.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Destination {
+    /// Its accounts.
+    pub(crate) targets: Vec<Target>,
+    /// Addresses of other servers.
+    pub(crate) outside: Option<Outside>,
+}
+
+/// Addresses of other servers to which a recipient leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outside {
+    /// The recipient.
+    pub(crate) alias: EmailAddress,
+    /// One at least.
+    pub(crate) addresses: Vec<String>,
+    /// Whether the recipient is a sender that this server has rewritten: it takes reports alone.
+    pub(crate) is_return: bool,
+}
+
+/// Where a recipient leads.
+pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Result<Destination, Refusal> {
     let mailbox = match path {
         ForwardPath::Mailbox(mailbox) => mailbox,
         ForwardPath::Postmaster => return postmaster(server).await,
     };
-    resolve(server, &address_of(mailbox)?).await
+    let address = address_of(mailbox)?;
+    if let Some(forwards) = &server.forwards
+        && let Some(original) = forwards.sender.original(&mailbox.to_string())
+    {
+        let outside = Outside { alias: address, addresses: vec![original], is_return: true };
+        return Ok(Destination { targets: Vec::new(), outside: Some(outside) });
+    }
+    resolve(server, &address).await
+}
+
+/// The address of a recipient of a submitted message, as it is queued: one of another server, or one that leads somewhere here.
+pub(crate) async fn submitted_to(server: &Server, path: ForwardPath<'_>) -> Result<String, Refusal> {
+    let mailbox = match path {
+        ForwardPath::Mailbox(mailbox) => mailbox,
+        ForwardPath::Postmaster => return Ok(postmaster_address(server).await?.to_string()),
+    };
+    // Nothing is sent to what can't be a domain, and not to address literals.
+    let address = address_of(mailbox).map_err(|_| Refusal::BadAddress)?;
+    match resolve(server, &address).await {
+        Ok(_) | Err(Refusal::Relay) => Ok(format!("{}@{}", mailbox.local, address.domain())),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// The address of a mailbox. A domain that this server can't have is another's.
@@ -52,9 +93,9 @@ fn address_of(mailbox: Mailbox<'_>) -> Result<EmailAddress, Refusal> {
     EmailAddress::new(mailbox.local, domain).map_err(|_| Refusal::BadAddress)
 }
 
-async fn resolve(server: &Server, address: &EmailAddress) -> Result<Vec<Target>, Refusal> {
+async fn resolve(server: &Server, address: &EmailAddress) -> Result<Destination, Refusal> {
     match server.recipients.resolve(address).await {
-        Ok(Resolution::Targets(targets)) => accounts(targets),
+        Ok(Resolution::Targets(targets)) => active(address, targets, server.forwards.is_some()),
         Ok(Resolution::Unknown) => Err(Refusal::Unknown),
         Ok(Resolution::Foreign) => Err(Refusal::Relay),
         Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -68,28 +109,45 @@ async fn resolve(server: &Server, address: &EmailAddress) -> Result<Vec<Target>,
     }
 }
 
-/// The active accounts among the targets of an address. Mail for an alias is not lost for those of its users that are disabled, but
-/// for targets elsewhere it would be: such an alias is refused as a whole.
-fn accounts(targets: Vec<directory::Target>) -> Result<Vec<Target>, Refusal> {
-    let mut active = Vec::with_capacity(targets.len());
+/// The active accounts among the targets of an address, and those outside. Mail for an alias is not lost for those of its users that are disabled, but
+/// for targets elsewhere it would be: without forwards such an alias is refused as a whole.
+pub(crate) fn active(
+    address: &EmailAddress,
+    targets: Vec<directory::Target>,
+    may_forward: bool,
+) -> Result<Destination, Refusal> {
+    let (mut active, mut outside) = (Vec::with_capacity(targets.len()), Vec::new());
     for target in targets {
         match target {
-            directory::Target::Foreign(_) => return Err(Refusal::AliasOutside),
+            directory::Target::Foreign(_) if !may_forward => return Err(Refusal::AliasOutside),
+            directory::Target::Foreign(address) => outside.push(address.to_string()),
             directory::Target::Account { state: State::Disabled, .. } => {}
             directory::Target::Account { account, address, state: State::Active, quota_bytes, .. } => {
                 active.push(Target { account, address, quota_bytes });
             }
         }
     }
-    if active.is_empty() { Err(Refusal::Disabled) } else { Ok(active) }
+    if active.is_empty() && outside.is_empty() {
+        return Err(Refusal::Disabled);
+    }
+    let outside = (!outside.is_empty()).then(|| Outside {
+        alias: address.clone(),
+        addresses: outside,
+        is_return: false,
+    });
+    Ok(Destination { targets: active, outside })
+}
+
+async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
+    resolve(server, &postmaster_address(server).await?).await
 }
 
 /// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there. It is the address of the settings, or `postmaster` at the host name or at its
 /// parent domain.
-async fn postmaster(server: &Server) -> Result<Vec<Target>, Refusal> {
+async fn postmaster_address(server: &Server) -> Result<EmailAddress, Refusal> {
     let config = &server.config;
     if let Some(address) = &config.postmaster {
-        return resolve(server, address).await;
+        return Ok(address.clone());
     }
     let parent = config.hostname.split_once('.').map(|(_, parent)| parent);
     for domain in std::iter::once(config.hostname.as_str()).chain(parent) {
@@ -97,7 +155,8 @@ async fn postmaster(server: &Server) -> Result<Vec<Target>, Refusal> {
         match address {
             Ok(address) => match resolve(server, &address).await {
                 Err(Refusal::Unknown | Refusal::Relay) => {}
-                resolved => return resolved,
+                Ok(_) => return Ok(address),
+                Err(refusal) => return Err(refusal),
             },
             Err(_) => debug!(domain, "the host name is no domain"),
         }

@@ -9,7 +9,7 @@ pub(crate) enum Refusal {
     Unknown,
     Relay,
     Disabled,
-    /// An alias leads to another server, and mail is not sent yet.
+    /// An alias leads to another server, and this one does not forward.
     AliasOutside,
     AliasLoop,
     BadAddress,
@@ -26,6 +26,25 @@ pub(crate) enum Refusal {
     BareNewline,
     LineTooLong,
     HopLimit,
+    /// A message that this server has forwarded for the same address before.
+    ForwardLoop,
+    /// A message without lines can't be sent to another server.
+    ForwardBinary,
+    /// Mail to a rewritten sender that is no report.
+    ReturnOnly,
+    /// A message without exactly one `From` field with addresses.
+    NoAuthor,
+    /// The address in `From` belongs to somebody else.
+    ForeignAuthor,
+    HeaderTooLong,
+    NulByte,
+    /// As many messages as an account may send.
+    MessagesLimited,
+    RecipientsLimited,
+    /// More recipients than an account may have in a day.
+    TooManyForDay,
+    /// The log-in does not hold any more; the connection ends.
+    LoginOver,
 }
 
 impl Refusal {
@@ -58,6 +77,41 @@ impl Refusal {
             }
             Self::LineTooLong => Reply::new(550, "5.5.2", "a line of the message is too long"),
             Self::HopLimit => Reply::new(550, "5.4.6", "the message has gone through too many servers"),
+            Self::ForwardLoop => {
+                Reply::new(550, "5.4.6", "the message was forwarded for this address before")
+            }
+            Self::ForwardBinary => Reply::new(
+                550,
+                "5.6.1",
+                "the address leads to another server, to which no binary mail is sent",
+            ),
+            Self::ReturnOnly => {
+                Reply::new(550, "5.7.1", "this address takes reports only, with an empty sender")
+            }
+            Self::NoAuthor => {
+                Reply::new(550, "5.7.1", "the message needs one From field, with valid addresses")
+            }
+            Self::ForeignAuthor => {
+                Reply::new(550, "5.7.1", "the address in the From field is none of your account")
+            }
+            Self::HeaderTooLong => Reply::new(552, "5.3.4", "the header of the message is too long"),
+            Self::NulByte => Reply::new(550, "5.6.0", "the message has a NUL byte"),
+            Self::MessagesLimited => Reply::new(
+                450,
+                "4.7.1",
+                "your account has sent as many messages as it may in an hour: try again later",
+            ),
+            Self::RecipientsLimited => Reply::new(
+                450,
+                "4.7.1",
+                "your account has sent to as many recipients as it may in a day: try again later",
+            ),
+            Self::TooManyForDay => Reply::new(
+                550,
+                "5.5.3",
+                "the message has more recipients than your account may have in a day",
+            ),
+            Self::LoginOver => Reply::new(421, "4.7.0", "closed: your log-in does not hold any more"),
         }
     }
 
@@ -79,6 +133,14 @@ impl Refusal {
             Self::BareNewline => "bare_newline",
             Self::LineTooLong => "line_too_long",
             Self::HopLimit => "hop_limit",
+            Self::ForwardLoop => "forward_loop",
+            Self::ForwardBinary => "forward_binary",
+            Self::ReturnOnly => "return_only",
+            Self::NoAuthor | Self::ForeignAuthor => "author",
+            Self::HeaderTooLong => "header_too_long",
+            Self::NulByte => "nul_byte",
+            Self::MessagesLimited | Self::RecipientsLimited | Self::TooManyForDay => "limited",
+            Self::LoginOver => "log_in_over",
         }
     }
 

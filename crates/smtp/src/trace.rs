@@ -1,15 +1,18 @@
 //! The trace fields of a message: ours are put before it, and its own are read.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, ops::Range};
 
 use memchr::memchr;
 use restante_core::Timestamp;
+use restante_directory::EmailAddress;
 use restante_mail_wire::header::Date;
 
 use crate::Protocol;
 
 /// `Received` fields of a message, at most: beyond them it goes in circles (RFC 5321 §6.3).
 pub(crate) const RECEIVED_MAX: usize = 100;
+/// `Delivered-To` fields that are looked at: fewer than a message has that goes in circles.
+const DELIVERED_TO_MAX: usize = 100;
 /// How much of a message is looked at. Longer headers make a message one opaque attachment anyway.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
@@ -47,6 +50,10 @@ impl With {
             (Protocol::Smtp, false, true) => "ESMTPS",
             (Protocol::Smtp, true, false) => "UTF8SMTP",
             (Protocol::Smtp, true, true) => "UTF8SMTPS",
+            (Protocol::Submission | Protocol::Submissions, false, false) => "ESMTPA",
+            (Protocol::Submission | Protocol::Submissions, false, true) => "ESMTPSA",
+            (Protocol::Submission | Protocol::Submissions, true, false) => "UTF8SMTPA",
+            (Protocol::Submission | Protocol::Submissions, true, true) => "UTF8SMTPSA",
             (Protocol::Lmtp, false, false) => "LMTP",
             (Protocol::Lmtp, false, true) => "LMTPS",
             (Protocol::Lmtp, true, false) => "UTF8LMTP",
@@ -56,7 +63,8 @@ impl With {
 }
 
 impl Trace<'_> {
-    /// The fields as they stand before the message.
+    /// The fields as they stand before the message. Of a user nothing is said but that one has submitted it: where users are is nobody's business, and
+    /// the journal has it.
     pub(crate) fn fields(&self) -> String {
         let client = match self.peer.map(|peer| peer.to_canonical()) {
             None => String::new(),
@@ -68,10 +76,11 @@ impl Trace<'_> {
         let Self { sender, hello, hostname, id, .. } = self;
         let time = Date { seconds: self.time.seconds(), offset_minutes: 0 };
         let (with, date) = (self.with.as_str(), time.to_rfc_5322());
-        format!(
-            "Return-Path: <{sender}>\r\n\
-             Received: from {hello}{client}\r\n\tby {hostname} with {with} id {id}{recipient};\r\n\t{date}\r\n"
-        )
+        let by = format!("by {hostname} with {with} id {id}{recipient};\r\n\t{date}\r\n");
+        if self.with.protocol.is_submission() {
+            return format!("Received: {by}");
+        }
+        format!("Return-Path: <{sender}>\r\nReceived: from {hello}{client}\r\n\t{by}")
     }
 }
 
@@ -82,8 +91,10 @@ pub(crate) struct Header {
     pub(crate) received: usize,
     /// Whether it has `X-Spam-Flag: YES`.
     pub(crate) is_spam: bool,
+    /// The values of `Delivered-To`, [`DELIVERED_TO_MAX`] at most.
+    delivered_to: Vec<String>,
     /// Where `Return-Path` fields are, with their line breaks.
-    return_paths: Vec<std::ops::Range<usize>>,
+    return_paths: Vec<Range<usize>>,
     /// Whether it begins with white space, which would continue the last of our fields.
     begins_folded: bool,
 }
@@ -105,6 +116,9 @@ impl Header {
                 header.received += 1;
             } else if is("Return-Path") {
                 header.return_paths.push(field.clone());
+            } else if is("Delivered-To") && header.delivered_to.len() < DELIVERED_TO_MAX {
+                let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii();
+                header.delivered_to.push(String::from_utf8_lossy(value).into_owned());
             } else if is("X-Spam-Flag") {
                 let value = value.strip_prefix(b":").unwrap_or(value);
                 header.is_spam |= value.trim_ascii().eq_ignore_ascii_case(b"YES");
@@ -114,21 +128,31 @@ impl Header {
         header
     }
 
+    /// Whether this server has forwarded the message for an address before.
+    pub(crate) fn was_delivered_to(&self, address: &EmailAddress) -> bool {
+        self.delivered_to.iter().any(|text| text.parse::<EmailAddress>().is_ok_and(|there| there == *address))
+    }
+
     /// Removes what must not be in a stored message, which begins at `at`: foreign `Return-Path` fields.
     pub(crate) fn clean(&self, raw: &mut Vec<u8>, at: usize) {
-        let mut fields = self.return_paths.iter().peekable();
-        let mut kept = fields.peek().map_or(raw.len(), |first| at + first.start);
-        while let Some(field) = fields.next() {
-            let from = (at + field.end).min(raw.len());
-            let to = fields.peek().map_or(raw.len(), |next| at + next.start).clamp(from, raw.len());
-            raw.copy_within(from..to, kept);
-            kept += to - from;
-        }
-        raw.truncate(kept);
+        remove(raw, at, &self.return_paths);
         if self.begins_folded {
             raw.splice(at..at, *b"\r\n"); // it has no header: all of it is the body
         }
     }
+}
+
+/// Removes ranges of a message, which begins at `at` in `raw`.
+pub(crate) fn remove(raw: &mut Vec<u8>, at: usize, ranges: &[Range<usize>]) {
+    let mut ranges = ranges.iter().peekable();
+    let mut kept = ranges.peek().map_or(raw.len(), |first| at + first.start);
+    while let Some(range) = ranges.next() {
+        let from = (at + range.end).min(raw.len());
+        let to = ranges.peek().map_or(raw.len(), |next| at + next.start).clamp(from, raw.len());
+        raw.copy_within(from..to, kept);
+        kept += to - from;
+    }
+    raw.truncate(kept);
 }
 
 /// The Message-ID of a message that was not read: what is in the angle brackets of the field.
@@ -153,7 +177,7 @@ fn is_blank(byte: &u8) -> bool {
 }
 
 /// The field at an offset, with the lines that continue it; `None` at the empty line and at the end.
-fn field_at(message: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+pub(crate) fn field_at(message: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = message.get(at..)?;
     if rest.is_empty() || rest.starts_with(b"\r\n") {
         return None;
@@ -201,6 +225,32 @@ mod tests {
         );
         let v6 = Trace { peer: Some("2001:db8::1".parse().unwrap()), ..trace() }.fields();
         assert!(v6.contains(" ([IPv6:2001:db8::1])\r\n"));
+    }
+
+    #[test]
+    fn sub6_our_field_does_not_say_where_a_user_is() {
+        for (protocol, is_tls, name) in [
+            (Protocol::Submission, true, "ESMTPSA"),
+            (Protocol::Submissions, true, "ESMTPSA"),
+            (Protocol::Submission, false, "ESMTPA"),
+        ] {
+            let with = With { protocol, is_tls, ..trace().with };
+            assert_eq!(
+                Trace { with, recipient: None, ..trace() }.fields(),
+                format!(
+                    "Received: by mail.example.org with {name} id abc;\r\n\tSun, 9 Sep 2001 01:46:40 +0000\r\n"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn fwd3_a_forwarded_message_is_recognized_by_its_address() {
+        let header = Header::read(
+            b"Delivered-To: Info@Example.org\r\nDelivered-To : <x>\r\n\r\nDelivered-To: b@c\r\n",
+        );
+        assert!(header.was_delivered_to(&"info@example.org".parse().unwrap()));
+        assert!(!header.was_delivered_to(&"b@c.example".parse().unwrap()));
     }
 
     #[test]

@@ -116,6 +116,8 @@ impl Server {
             journal: None,
             certificates: None,
             clock,
+            submission: None,
+            forwards: None,
             metrics: SmtpMetrics::default(),
             net: Default::default(),
         };

@@ -127,7 +127,8 @@ fn needs_quoting(byte: u8, after: &[u8]) -> bool {
     }
 }
 
-fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
+/// Appends quoted-printable, without a line break behind it.
+pub(crate) fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |value: u8| DIGITS.get(usize::from(value)).copied().unwrap_or_default();
     let mut column = 0;
@@ -157,7 +158,8 @@ fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn base64(content: &[u8], out: &mut Vec<u8>) {
+/// Appends lines of base64, without a line break behind the last one.
+pub(crate) fn base64(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len() / BASE64_LINE_OCTETS * 78 + 78);
     for (at, line) in content.chunks(BASE64_LINE_OCTETS).enumerate() {
         if at > 0 {

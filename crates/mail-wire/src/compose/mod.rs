@@ -3,7 +3,7 @@
 //! What is written has lines of at most 998 octets, CRLF between them and no CR or LF elsewhere, and fields that are folded before
 //! column 78 where they can be. [`crate::header`] reads the same values from it.
 
-mod body;
+pub(crate) mod body;
 mod field;
 mod part;
 

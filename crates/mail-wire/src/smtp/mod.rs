@@ -4,6 +4,7 @@
 //! - [`AuthResponse`] reads the lines of a log-in.
 //! - [`Reply`] writes replies.
 //! - [`DataDecoder`] decodes what follows `DATA`, [`ChunkDecoder`] what follows `BDAT` (RFC 3030).
+//! - [`peer`] is the other side: commands and messages to other servers, and what these reply.
 //!
 //! All decoders are incremental: however the bytes are split, the result is the same.
 
@@ -14,6 +15,7 @@ mod data;
 mod line;
 mod parameters;
 mod path;
+pub mod peer;
 #[doc(hidden)]
 pub mod properties;
 mod reply;

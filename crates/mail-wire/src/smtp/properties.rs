@@ -3,6 +3,7 @@
 use super::{
     AuthResponse, COMMAND_LINE_BYTES_MAX, ChunkDecoder, Command, DataDecoder, ForwardPath, LineError,
     LineReader, Newlines, ReadLine, Reply, challenge_text, decode_xtext, encode_xtext, is_xtext,
+    peer::{Extensions, PeerReply, REPLY_BYTES_MAX, ReadReply, ReplyError, ReplyReader},
 };
 
 /// Bytes with the numbers of a fuzz input before them: the first byte says how many splits follow, two bytes each.
@@ -171,6 +172,42 @@ pub fn command(line: &[u8]) {
     Reply::new(500, "5.5.2", &text).write(&mut out);
     assert!(out.len() <= 512 && has_no_bare_newline(&out));
     assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+}
+
+/// The replies of an input that arrives in pieces.
+///
+/// # Errors
+/// It has something that is no reply.
+pub fn replies(input: &[u8], splits: &[usize]) -> Result<Vec<PeerReply>, ReplyError> {
+    let (mut reader, mut buffer, mut replies) = (ReplyReader::default(), Vec::new(), Vec::new());
+    for piece in pieces(input, splits) {
+        buffer.extend_from_slice(piece);
+        loop {
+            let ReadReply { consumed, reply } = reader.next(&buffer)?;
+            buffer.drain(..consumed);
+            let Some(reply) = reply else { break };
+            replies.push(reply);
+        }
+        assert!(buffer.len() <= REPLY_BYTES_MAX);
+    }
+    Ok(replies)
+}
+
+/// Splits don't change the replies of a server; their texts have no control characters and are bounded, and any of them can be read as that to
+/// `EHLO`.
+///
+/// # Panics
+/// When that does not hold.
+pub fn peer(input: &[u8], splits: &[usize]) {
+    let found = replies(input, splits);
+    assert_eq!(found, replies(input, &[]));
+    for reply in found.iter().flatten() {
+        assert!((200..600).contains(&reply.code));
+        let text = reply.text(100);
+        assert!(text.len() <= 100 && !text.chars().any(char::is_control));
+        let extensions = Extensions::of(reply);
+        assert!(!extensions.name.contains(' ') && extensions.size_max != Some(0));
+    }
 }
 
 /// Parameters are short, and what is in `xtext` reads back.

@@ -2,9 +2,12 @@
 
 use std::io;
 
-use restante_mail_wire::smtp::{Command, CommandError, Reply};
+use restante_mail_wire::{
+    header::Date,
+    smtp::{Command, CommandError, Reply},
+};
 
-use super::{Client, Hello, Next, wire::Wire};
+use super::{Client, Hello, Next, auth::MECHANISMS, wire::Wire};
 use crate::Protocol;
 
 const OK: Reply<'_> = Reply::new(250, "2.0.0", "ok");
@@ -15,7 +18,7 @@ const EXPN: Reply<'_> = Reply::new(502, "5.5.1", "lists are not shown");
 const UNKNOWN: Reply<'_> = Reply::new(500, "5.5.1", "the command is not known");
 const CHARACTER: Reply<'_> = Reply::new(500, "5.5.2", "the line has a character that no command has");
 const CHUNK_LENGTH: Reply<'_> = Reply::new(501, "5.5.4", "closed: use BDAT <bytes> or BDAT <bytes> LAST");
-const PARAMETER: Reply<'_> = Reply::new(555, "5.5.4", "a parameter is not known");
+pub(super) const PARAMETER: Reply<'_> = Reply::new(555, "5.5.4", "a parameter is not known");
 const GO_AHEAD: Reply<'_> = Reply::new(220, "2.0.0", "begin the handshake");
 const NO_TLS: Reply<'_> = Reply::new(502, "5.5.1", "TLS is not offered");
 const TLS_ALREADY: Reply<'_> = Reply::new(503, "5.5.1", "TLS is in use");
@@ -23,21 +26,27 @@ const TLS_ALREADY: Reply<'_> = Reply::new(503, "5.5.1", "TLS is in use");
 impl Client {
     /// Answers a command line.
     pub(super) async fn command(&mut self, wire: &mut Wire, line: &[u8]) -> io::Result<Next> {
-        let command = match Command::parse(line) {
+        // Mail clients get some things wrong that servers do not.
+        let parsed = match self.protocol.is_submission() {
+            true => Command::parse_lenient(line),
+            false => Command::parse(line),
+        };
+        let command = match parsed {
             Ok(command) => command,
             Err(error) => return Ok(self.refuse_line(wire, error)),
         };
         match (command, self.protocol) {
-            (Command::Rcpt(path), _) => self.rcpt(wire, path).await,
-            (Command::Mail(sender, parameters), _) => Ok(self.mail(wire, sender, parameters)),
+            (Command::Rcpt(path, parameters), _) => self.rcpt(wire, path, parameters).await,
+            (Command::Mail(sender, parameters), _) => self.mail(wire, sender, parameters).await,
             (Command::Data, _) => self.data(wire).await,
             (Command::Bdat { bytes, is_last }, _) => self.chunk(wire, bytes, is_last).await,
-            (Command::Ehlo(name), Protocol::Smtp) | (Command::Lhlo(name), Protocol::Lmtp) => {
+            (Command::Lhlo(name), Protocol::Lmtp)
+            | (Command::Ehlo(name), Protocol::Smtp | Protocol::Submission | Protocol::Submissions) => {
                 self.greeted(name, true);
                 wire.reply(Reply::new(250, "", &self.extensions()));
                 Ok(Next::Command)
             }
-            (Command::Helo(name), Protocol::Smtp) => {
+            (Command::Helo(name), Protocol::Smtp | Protocol::Submission | Protocol::Submissions) => {
                 self.greeted(name, false);
                 wire.reply(Reply::new(250, "", &self.server.config.hostname));
                 Ok(Next::Command)
@@ -53,6 +62,7 @@ impl Client {
             (Command::Vrfy, _) => Ok(replied(wire, VRFY)),
             (Command::Expn, _) => Ok(self.refuse(wire, EXPN)),
             (Command::StartTls, _) => Ok(self.start_tls(wire)),
+            (Command::Auth { mechanism, response }, _) => self.auth(wire, mechanism, response).await,
             (Command::Quit, _) => {
                 wire.reply(BYE);
                 Ok(Next::Close)
@@ -89,10 +99,33 @@ impl Client {
     fn extensions(&self) -> String {
         let config = &self.server.config;
         let start_tls = if self.offers_tls { "\nSTARTTLS" } else { "" };
+        let submission = self.submission_extensions();
         format!(
-            "{}\nPIPELINING\nSIZE {}\n8BITMIME\nSMTPUTF8\nENHANCEDSTATUSCODES\nCHUNKING{start_tls}",
+            "{}\nPIPELINING\nSIZE {}\n8BITMIME\nSMTPUTF8\nENHANCEDSTATUSCODES\nCHUNKING{start_tls}{submission}",
             config.hostname, config.message_bytes_max
         )
+    }
+
+    /// What users are offered in addition. AUTH only where a password is not heard by others.
+    fn submission_extensions(&self) -> String {
+        let Some(submission) = self.server.submission.as_ref().filter(|_| self.protocol.is_submission())
+        else {
+            return String::new();
+        };
+        let auth = if self.may_log_in() { format!("\nAUTH {MECHANISMS}") } else { String::new() };
+        let hold = match submission.config.hold_seconds_max {
+            0 => String::new(),
+            seconds => {
+                let end = self
+                    .server
+                    .clock
+                    .now()
+                    .seconds()
+                    .saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
+                format!("\nFUTURERELEASE {seconds} {}", Date { seconds: end, offset_minutes: 0 })
+            }
+        };
+        format!("{auth}\nDSN{hold}")
     }
 
     fn start_tls(&mut self, wire: &mut Wire) -> Next {

@@ -2,7 +2,11 @@
 
 use restante_mail_wire::smtp::Reply;
 
-use super::{Client, envelope::Transaction, message::Incoming};
+use super::{
+    Client,
+    envelope::{Recipient, Transaction},
+    message::Incoming,
+};
 use crate::{DeliveryEntry, Outcome, RefusedWith, Target, refusal::Refusal};
 
 impl Client {
@@ -25,6 +29,7 @@ impl Client {
         message_id: Option<&str>,
         bytes: u64,
         outcome_of: impl Fn(&Target) -> Outcome,
+        outcome_outside: impl Fn(&Recipient) -> Outcome,
     ) {
         for recipient in &transaction.recipients {
             for target in &recipient.targets {
@@ -34,6 +39,30 @@ impl Client {
                     ..self.entry_of(transaction, &recipient.address, Some(target), outcome_of(target))
                 });
             }
+            if recipient.outside.is_some() {
+                self.note(|| DeliveryEntry {
+                    message_id: message_id.map(str::to_owned),
+                    bytes,
+                    ..self.entry_of(transaction, &recipient.address, None, outcome_outside(recipient))
+                });
+            }
+        }
+    }
+
+    /// What became of a submitted message, for each recipient.
+    pub(super) fn note_submitted(
+        &self,
+        transaction: &Transaction,
+        message_id: Option<&str>,
+        bytes: u64,
+        outcome: &Outcome,
+    ) {
+        for recipient in &transaction.recipients {
+            self.note(|| DeliveryEntry {
+                message_id: message_id.map(str::to_owned),
+                bytes,
+                ..self.entry_of(transaction, &recipient.address, None, outcome.clone())
+            });
         }
     }
 
@@ -46,7 +75,16 @@ impl Client {
     ) {
         let outcome = reply.map_or(Outcome::BrokenOff, refused);
         let (message_id, bytes) = (incoming.message_id(), incoming.received_bytes);
-        self.note_message(transaction, message_id.as_deref(), bytes, |_| outcome.clone());
+        if transaction.submitted.is_some() {
+            return self.note_submitted(transaction, message_id.as_deref(), bytes, &outcome);
+        }
+        self.note_message(
+            transaction,
+            message_id.as_deref(),
+            bytes,
+            |_| outcome.clone(),
+            |_| outcome.clone(),
+        );
     }
 
     fn note(&self, entry: impl FnOnce() -> DeliveryEntry) {
@@ -62,12 +100,13 @@ impl Client {
         target: Option<&Target>,
         outcome: Outcome,
     ) -> DeliveryEntry {
+        let entry = self.entry(outcome);
         DeliveryEntry {
             sender: transaction.sender.clone(),
             recipient: recipient.to_owned(),
-            account: target.map(|target| (target.account, target.address.to_string())),
+            account: target.map(|target| (target.account, target.address.to_string())).or(entry.account),
             id: transaction.id.clone(),
-            ..self.entry(outcome)
+            ..entry
         }
     }
 
@@ -81,7 +120,10 @@ impl Client {
             hello: self.hello_name().to_owned(),
             sender: String::new(),
             recipient: String::new(),
-            account: None,
+            account: self
+                .session
+                .as_ref()
+                .map(|session| (session.login.account, session.login.address.to_string())),
             id: String::new(),
             message_id: None,
             bytes: 0,

@@ -2,12 +2,23 @@
 
 use std::{io, time::Duration};
 
-use restante_mail_wire::smtp::{ForwardPath, MailParameters, Mailbox, Reply};
+use restante_mail::queue::NewRecipient;
+use restante_mail_wire::smtp::{Body, ForwardPath, MailParameters, Mailbox, RcptParameters, Reply};
 use restante_net::InFlight;
 use tokio::time::sleep;
 
-use super::{Client, Next, message::Incoming, wire::Wire};
-use crate::{Protocol, Target, recipients::targets_of, refusal::Refusal};
+use super::{
+    Client, Next,
+    commands::PARAMETER,
+    message::Incoming,
+    submit::{Submitted, recipient_of},
+    wire::Wire,
+};
+use crate::{
+    Protocol, Target,
+    recipients::{Destination, Outside, destination_of, submitted_to},
+    refusal::Refusal,
+};
 
 const SENDER_OK: Reply<'_> = Reply::new(250, "2.1.0", "sender ok");
 const RECIPIENT_OK: Reply<'_> = Reply::new(250, "2.1.5", "recipient ok");
@@ -32,7 +43,10 @@ pub(super) struct Transaction {
     pub(super) id: String,
     /// Empty for `<>`.
     pub(super) sender: String,
-    pub(super) parameters: MailParameters,
+    /// Of the message; those of the envelope are in `submitted`.
+    pub(super) parameters: MailParameters<'static>,
+    /// What the envelope of a submitted message says in addition.
+    pub(super) submitted: Option<Submitted>,
     /// Those that were accepted, in order, repeated ones too.
     pub(super) recipients: Vec<Recipient>,
     /// What chunks have brought.
@@ -46,6 +60,24 @@ pub(super) struct Recipient {
     /// As the client wrote it.
     pub(super) address: String,
     pub(super) targets: Vec<Target>,
+    pub(super) outside: Option<Outside>,
+    /// As it is queued, where mail is submitted.
+    pub(super) queued: Option<NewRecipient>,
+}
+
+impl Recipient {
+    /// How many accounts and addresses it leads to.
+    fn destinations(&self) -> usize {
+        self.targets.len() + self.outside.as_ref().map_or(0, |outside| outside.addresses.len())
+    }
+}
+
+/// A `MAIL` that is refused.
+pub(super) enum RefusedSender {
+    /// It counts as an error of the client.
+    Error(Reply<'static>),
+    /// It is noted in the journal.
+    Noted(Reply<'static>),
 }
 
 /// A recipient that is refused.
@@ -63,64 +95,96 @@ impl From<Refusal> for RefusedRecipient {
 
 impl Client {
     /// `MAIL`.
-    pub(super) fn mail(
+    pub(super) async fn mail(
         &mut self,
         wire: &mut Wire,
         sender: Option<Mailbox<'_>>,
-        parameters: MailParameters,
-    ) -> Next {
-        let Some(hello) = &self.hello else { return self.refuse(wire, NO_HELLO) };
+        parameters: MailParameters<'_>,
+    ) -> io::Result<Next> {
+        Ok(match self.begin_transaction(sender, parameters).await {
+            Ok(transaction) => {
+                self.transaction = Some(transaction);
+                wire.reply(SENDER_OK);
+                Next::Command
+            }
+            Err(RefusedSender::Error(reply)) => self.refuse(wire, reply),
+            Err(RefusedSender::Noted(reply)) => {
+                self.note_refused_sender(&text_of(sender), reply);
+                wire.reply(reply);
+                Next::Command
+            }
+        })
+    }
+
+    async fn begin_transaction(
+        &self,
+        sender: Option<Mailbox<'_>>,
+        parameters: MailParameters<'_>,
+    ) -> Result<Transaction, RefusedSender> {
+        let Some(hello) = &self.hello else { return Err(RefusedSender::Error(NO_HELLO)) };
         if self.transaction.is_some() {
-            return self.refuse(wire, MAIL_ALREADY);
+            return Err(RefusedSender::Error(MAIL_ALREADY));
         }
         if !hello.is_extended && parameters != MailParameters::default() {
-            return self.refuse(wire, NO_EXTENSIONS);
+            return Err(RefusedSender::Error(NO_EXTENSIONS));
         }
+        let is_submission = self.protocol.is_submission();
+        let MailParameters { size, body, is_utf8, auth, returned, envelope_id, hold } = parameters;
+        let has_others = auth.is_some() || returned.is_some() || envelope_id.is_some() || hold.is_some();
+        // What other servers are sent has lines.
+        if if is_submission { body == Body::Binary } else { has_others } {
+            return Err(RefusedSender::Error(PARAMETER));
+        }
+        let submitted = self.submitted(sender, &parameters).await?;
         let bytes_max = self.server.config.message_bytes_max.get() as u64;
-        if parameters.size.is_some_and(|size| size > bytes_max) {
-            return self.refuse_sender(wire, sender, Refusal::TooBig.reply());
+        if size.is_some_and(|size| size > bytes_max) {
+            return Err(RefusedSender::Noted(Refusal::TooBig.reply()));
         }
-        if !parameters.is_utf8 && sender.is_some_and(|sender| !sender.is_ascii()) {
-            return self.refuse_sender(wire, sender, Refusal::NeedsUtf8.reply());
+        if !is_utf8 && sender.is_some_and(|sender| !sender.is_ascii()) {
+            return Err(RefusedSender::Noted(Refusal::NeedsUtf8.reply()));
         }
         if self.protocol == Protocol::Smtp && !self.server.rates.admits_message(self.peer) {
-            return self.refuse_sender(wire, sender, TOO_MANY_MESSAGES);
+            return Err(RefusedSender::Noted(TOO_MANY_MESSAGES));
         }
-        self.transaction = Some(Transaction {
+        Ok(Transaction {
             id: self.server.next_id(),
             sender: text_of(sender),
-            parameters,
+            parameters: MailParameters { size, body, is_utf8, ..MailParameters::default() },
+            submitted,
             recipients: Vec::new(),
             incoming: None,
             _in_use: self.activity.begin(),
-        });
-        wire.reply(SENDER_OK);
-        Next::Command
-    }
-
-    fn refuse_sender(&self, wire: &mut Wire, sender: Option<Mailbox<'_>>, reply: Reply<'static>) -> Next {
-        self.note_refused_sender(&text_of(sender), reply);
-        wire.reply(reply);
-        Next::Command
+        })
     }
 
     /// `RCPT`.
-    pub(super) async fn rcpt(&mut self, wire: &mut Wire, path: ForwardPath<'_>) -> io::Result<Next> {
+    pub(super) async fn rcpt(
+        &mut self,
+        wire: &mut Wire,
+        path: ForwardPath<'_>,
+        parameters: RcptParameters<'_>,
+    ) -> io::Result<Next> {
         let Some(transaction) = &self.transaction else { return Ok(self.refuse(wire, NO_MAIL)) };
         if transaction.incoming.is_some() {
             return Ok(self.refuse(wire, MAIL_ALREADY)); // its chunks have begun
+        }
+        if parameters != RcptParameters::default() && !self.protocol.is_submission() {
+            return Ok(self.refuse(wire, PARAMETER));
         }
         let address = match path {
             ForwardPath::Postmaster => "postmaster".to_owned(),
             ForwardPath::Mailbox(mailbox) => mailbox.to_string(),
         };
-        let accepted = self.accept(transaction, path).await;
+        let accepted = match self.protocol.is_submission() {
+            true => self.accept_submitted(transaction, path, parameters).await,
+            false => self.accept(transaction, path, &address).await,
+        };
         let refusal = accepted.as_ref().err().map(|refused| refused.refusal);
         self.server.metrics.count_recipient(self.protocol, refusal);
         let RefusedRecipient { refusal, target } = match accepted {
-            Ok(targets) => {
+            Ok(recipient) => {
                 if let Some(transaction) = &mut self.transaction {
-                    transaction.recipients.push(Recipient { address, targets });
+                    transaction.recipients.push(recipient);
                 }
                 wire.reply(RECIPIENT_OK);
                 return Ok(Next::Command);
@@ -135,29 +199,56 @@ impl Client {
         Ok(Next::Command)
     }
 
-    /// The accounts of a recipient, if the message may go to all of them.
-    async fn accept(
-        &self,
-        transaction: &Transaction,
-        path: ForwardPath<'_>,
-    ) -> Result<Vec<Target>, RefusedRecipient> {
-        let config = &self.server.config;
-        if transaction.recipients.len() >= config.recipients_max.get() {
-            return Err(Refusal::TooManyRecipients.into());
+    /// What holds for all recipients.
+    fn check_recipient(&self, transaction: &Transaction, path: ForwardPath<'_>) -> Result<(), Refusal> {
+        if transaction.recipients.len() >= self.server.config.recipients_max.get() {
+            return Err(Refusal::TooManyRecipients);
         }
         if let ForwardPath::Mailbox(mailbox) = path
             && !transaction.parameters.is_utf8
             && !mailbox.is_ascii()
         {
-            return Err(Refusal::NeedsUtf8.into());
+            return Err(Refusal::NeedsUtf8);
         }
-        let targets = targets_of(&self.server, path).await?;
-        let known: usize = transaction.recipients.iter().map(|recipient| recipient.targets.len()).sum();
-        if known + targets.len() > TARGETS_MAX {
+        Ok(())
+    }
+
+    /// A recipient of a submitted message: of another server, or one that this server has.
+    async fn accept_submitted(
+        &self,
+        transaction: &Transaction,
+        path: ForwardPath<'_>,
+        parameters: RcptParameters<'_>,
+    ) -> Result<Recipient, RefusedRecipient> {
+        self.check_recipient(transaction, path)?;
+        let address = submitted_to(&self.server, path).await?;
+        Ok(recipient_of(&address, parameters))
+    }
+
+    /// A recipient that leads to accounts, if the message may go to all of them, or elsewhere.
+    async fn accept(
+        &self,
+        transaction: &Transaction,
+        path: ForwardPath<'_>,
+        address: &str,
+    ) -> Result<Recipient, RefusedRecipient> {
+        self.check_recipient(transaction, path)?;
+        let Destination { targets, outside } = destination_of(&self.server, path).await?;
+        let known: usize = transaction.recipients.iter().map(Recipient::destinations).sum();
+        let recipient = Recipient { address: address.to_owned(), targets, outside, queued: None };
+        if known + recipient.destinations() > TARGETS_MAX {
             return Err(Refusal::TooManyRecipients.into());
         }
+        if let Some(outside) = &recipient.outside {
+            if transaction.parameters.body == Body::Binary {
+                return Err(Refusal::ForwardBinary.into());
+            }
+            if outside.is_return && !transaction.sender.is_empty() {
+                return Err(Refusal::ReturnOnly.into());
+            }
+        }
         let bytes = transaction.parameters.size.unwrap_or_default();
-        for target in targets.iter().filter(|target| target.quota_bytes.is_some()) {
+        for target in recipient.targets.iter().filter(|target| target.quota_bytes.is_some()) {
             let refusal = match self.server.delivery.has_space(target, bytes).await {
                 Ok(true) => continue,
                 Ok(false) => self.server.over_quota(),
@@ -168,7 +259,7 @@ impl Client {
             };
             return Err(RefusedRecipient { refusal, target: Some(target.clone()) });
         }
-        Ok(targets)
+        Ok(recipient)
     }
 
     /// Answers an unknown recipient, ever later: who guesses addresses finds few.
@@ -200,8 +291,8 @@ fn text_of(sender: Option<Mailbox<'_>>) -> String {
     sender.map(|sender| sender.to_string()).unwrap_or_default()
 }
 
-/// How long the answer to an unknown recipient is held back: the how many-th of its connection it is, and the step.
-fn delay_of(unknown: u32, step: Duration) -> Duration {
+/// How long the answer to an unknown recipient or a failed log-in is held back: the how many-th of its connection it is, and the step.
+pub(super) fn delay_of(unknown: u32, step: Duration) -> Duration {
     step * unknown.saturating_sub(UNKNOWN_FREE).min(UNKNOWN_DELAYS_MAX)
 }
 

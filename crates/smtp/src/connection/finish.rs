@@ -1,6 +1,9 @@
 //! The end of a message: it is stored, and the client hears what became of it.
 
-use std::{collections::HashMap, mem};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use bytes::Bytes;
 use restante_mail_wire::smtp::Reply;
@@ -15,7 +18,7 @@ use super::{
     wire::Wire,
 };
 use crate::{
-    Delivered, DeliveryError, Outcome, Protocol, ReceivedMail, Report, Target,
+    Delivered, DeliveryError, Forwarded, Outcome, Protocol, ReceivedMail, Report, Target,
     metrics::MessageResult,
     refusal::Refusal,
     trace::{Header, RECEIVED_MAX, message_id},
@@ -31,6 +34,8 @@ struct Deliveries {
     by_account: HashMap<AccountId, usize>,
     results: Vec<Stored>,
     message_id: Option<String>,
+    /// What became of the copies for other servers, by the recipient's alias.
+    outside: HashMap<String, Result<(), Refusal>>,
 }
 
 impl Client {
@@ -38,17 +43,22 @@ impl Client {
     pub(super) async fn finish(&mut self, wire: &mut Wire, transaction: Transaction, mut incoming: Incoming) {
         let (begun, bytes) = (Instant::now(), incoming.bytes());
         let mut deliveries = Deliveries::to(&transaction.recipients);
+        let was_forwarded = was_forwarded(&transaction, &incoming);
         match self.prepare(&mut incoming) {
             Ok(mail) => {
                 let raw = mail.raw.clone();
-                let report = self.server.delivery.deliver(mail, &deliveries.targets).await;
-                self.take_report(&mut deliveries, report);
+                if !deliveries.targets.is_empty() {
+                    let report = self.server.delivery.deliver(mail.clone(), &deliveries.targets).await;
+                    self.take_report(&mut deliveries, report);
+                }
+                deliveries.outside = self.forward(&transaction, &mail, &deliveries, &was_forwarded).await;
                 if deliveries.message_id.is_none() {
                     deliveries.message_id = message_id(&raw); // a message that was not stored may not have been read
                 }
             }
             Err(refusal) => {
                 deliveries.results = vec![Err(refusal); deliveries.targets.len()];
+                deliveries.refuse_outside(&transaction, refusal);
                 deliveries.message_id = incoming.message_id();
             }
         }
@@ -57,6 +67,10 @@ impl Client {
             deliveries.message_id.as_deref(),
             incoming.received_bytes,
             |target| deliveries.outcome(target),
+            |recipient| match deliveries.of_outside(recipient) {
+                Ok(()) => Outcome::Queued,
+                Err(refusal) => refused(refusal.reply()),
+            },
         );
         let results: Vec<Result<(), Refusal>> =
             transaction.recipients.iter().map(|recipient| deliveries.of(recipient)).collect();
@@ -86,6 +100,48 @@ impl Client {
         })
     }
 
+    /// Queues the copies for other servers, and says what became of each, by the alias.
+    async fn forward(
+        &self,
+        transaction: &Transaction,
+        mail: &ReceivedMail,
+        deliveries: &Deliveries,
+        was_forwarded: &HashSet<String>,
+    ) -> HashMap<String, Result<(), Refusal>> {
+        let mut results = HashMap::new();
+        // One reply is for all recipients of SMTP: what the client sends again must not have been forwarded already.
+        let is_held = self.protocol == Protocol::Smtp
+            && transaction.recipients.iter().any(|recipient| deliveries.of_accounts(recipient).is_err());
+        for outside in transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref()) {
+            let alias = outside.alias.to_string();
+            if results.contains_key(&alias) {
+                continue;
+            }
+            let result = match &self.server.forwards {
+                _ if was_forwarded.contains(&alias) => Err(Refusal::ForwardLoop),
+                _ if is_held => Err(Refusal::Away),
+                None => Err(Refusal::AliasOutside),
+                Some(forwards) => {
+                    let forwarded = Forwarded {
+                        raw: without_return_path(&mail.raw),
+                        digest: mail.digest,
+                        sender: &transaction.sender,
+                        is_utf8: transaction.parameters.is_utf8,
+                        alias: &outside.alias,
+                        targets: &outside.addresses,
+                        received: mail.received,
+                    };
+                    Box::pin(forwards.forward(forwarded)).await.map_err(|error| {
+                        self.server.log_failure("a message could not be forwarded", &error);
+                        Refusal::of_store(error.kind())
+                    })
+                }
+            };
+            results.insert(alias, result);
+        }
+        results
+    }
+
     fn take_report(&self, deliveries: &mut Deliveries, report: Report) {
         deliveries.message_id = report.message_id;
         for result in report.results {
@@ -109,10 +165,12 @@ impl Client {
     ) -> MessageResult {
         let text = format!("stored as {id}");
         match self.protocol {
-            Protocol::Smtp => match joined(results.iter().copied()) {
-                Ok(()) => wire.reply(Reply::new(250, "2.0.0", &text)),
-                Err(refusal) => wire.reply(refusal.reply()),
-            },
+            Protocol::Smtp | Protocol::Submission | Protocol::Submissions => {
+                match joined(results.iter().copied()) {
+                    Ok(()) => wire.reply(Reply::new(250, "2.0.0", &text)),
+                    Err(refusal) => wire.reply(refusal.reply()),
+                }
+            }
             Protocol::Lmtp => {
                 for result in results {
                     match result {
@@ -160,8 +218,44 @@ impl Deliveries {
 
     /// What became of the message for a recipient.
     fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
+        let outside = recipient.outside.as_ref().map(|_| self.of_outside(recipient));
+        joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())).chain(outside))
+    }
+
+    /// The same for its accounts alone.
+    fn of_accounts(&self, recipient: &Recipient) -> Result<(), Refusal> {
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())))
     }
+
+    /// The same for its addresses of other servers.
+    fn of_outside(&self, recipient: &Recipient) -> Result<(), Refusal> {
+        let alias = recipient.outside.as_ref().map(|outside| outside.alias.to_string());
+        alias.and_then(|alias| self.outside.get(&alias).copied()).unwrap_or(Err(Refusal::Away))
+    }
+
+    /// The message is refused as a whole.
+    fn refuse_outside(&mut self, transaction: &Transaction, refusal: Refusal) {
+        let outside = transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref());
+        self.outside = outside.map(|outside| (outside.alias.to_string(), Err(refusal))).collect();
+    }
+}
+
+/// The aliases of a message for which this server has forwarded it before.
+fn was_forwarded(transaction: &Transaction, incoming: &Incoming) -> HashSet<String> {
+    let outside: Vec<_> =
+        transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref()).collect();
+    if outside.is_empty() {
+        return HashSet::new();
+    }
+    let header = Header::read(incoming.raw.get(incoming.trace_bytes..).unwrap_or_default());
+    let was_forwarded = outside.into_iter().filter(|outside| header.was_delivered_to(&outside.alias));
+    was_forwarded.map(|outside| outside.alias.to_string()).collect()
+}
+
+/// A message with our trace fields, whose first is `Return-Path`, without that one.
+fn without_return_path(raw: &Bytes) -> Bytes {
+    let end = memchr::memmem::find(raw, b"\r\n").map_or(0, |end| end + 2);
+    raw.slice(end..)
 }
 
 /// One answer for several: success only if all succeeded, a refusal for good only if all are refused for good.

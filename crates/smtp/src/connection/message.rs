@@ -366,6 +366,9 @@ impl Client {
         let transaction = self.transaction.take();
         match (received, transaction) {
             (Ok(Received::Whole), Some(transaction)) => {
+                if transaction.submitted.is_some() {
+                    return self.submit(wire, transaction, incoming).await;
+                }
                 self.finish(wire, transaction, incoming).await;
                 Ok(Next::Command)
             }

@@ -1,10 +1,12 @@
 //! A connection from its greeting to its end.
 
+mod auth;
 mod commands;
 mod entries;
 mod envelope;
 mod finish;
 mod message;
+mod submit;
 mod wire;
 
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
@@ -15,11 +17,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use self::{
+    auth::Session,
     envelope::Transaction,
     message::{Incoming, TOO_SLOW},
     wire::Wire,
 };
-use crate::{Protocol, door::Server};
+use crate::{Protocol, door::Server, refusal::Refusal};
 
 const CLOSING: Reply<'_> = Reply::new(421, "4.3.2", "the server is being stopped: try again later");
 const TIMED_OUT: Reply<'_> = Reply::new(421, "4.4.2", "closed: nothing came in time");
@@ -54,6 +57,10 @@ pub(crate) struct Client {
     errors: u32,
     /// Unknown recipients since the beginning.
     unknown: u32,
+    /// Who has logged in.
+    session: Option<Session>,
+    /// Failed log-ins since the beginning.
+    failed_logins: u32,
 }
 
 /// How the client has introduced itself.
@@ -95,12 +102,14 @@ pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol:
         activity,
         stopping: stopping.clone(),
         lines: LineReader::default(),
-        is_tls: false,
+        is_tls: protocol == Protocol::Submissions,
         offers_tls: start_tls.is_some(),
         hello: None,
         transaction: None,
         errors: 0,
         unknown: 0,
+        session: None,
+        failed_logins: 0,
     };
     let mut wire = Wire::new(stream);
     let mut start_tls = start_tls;
@@ -133,10 +142,10 @@ pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol:
 impl Client {
     /// Greets the client, or refuses it.
     async fn greet(&mut self, wire: &mut Wire) -> io::Result<Next> {
+        if self.protocol != Protocol::Lmtp && !self.server.rates.admits_connection(self.peer) {
+            return close(wire, TOO_MANY_CONNECTS);
+        }
         if self.protocol == Protocol::Smtp {
-            if !self.server.rates.admits_connection(self.peer) {
-                return close(wire, TOO_MANY_CONNECTS);
-            }
             // RFC 5321 §3.1: a client waits for the greeting. Programs that don't are senders of spam.
             let delay = Duration::from_millis(self.server.config.greeting_delay_ms);
             match timeout(delay, wire.fill()).await {
@@ -147,7 +156,7 @@ impl Client {
             }
         }
         let name = match self.protocol {
-            Protocol::Smtp => "ESMTP",
+            Protocol::Smtp | Protocol::Submission | Protocol::Submissions => "ESMTP",
             Protocol::Lmtp => "LMTP",
         };
         wire.reply(Reply::new(220, "", &format!("{} {name}", self.server.config.hostname)));
@@ -202,6 +211,9 @@ impl Client {
             let filled = tokio::select! {
                 filled = timeout_at(deadline.min(check), wire.fill()) => filled,
                 () = self.stopping.begun() => return Ok(Read::Close(Some(CLOSING))),
+                () = auth::over(&mut self.session) => {
+                    return Ok(Read::Close(Some(Refusal::LoginOver.reply())));
+                }
             };
             match filled {
                 Ok(Ok(0)) => return Ok(Read::Close(None)),
@@ -246,6 +258,7 @@ impl Client {
         self.is_tls = true;
         self.offers_tls = false;
         self.hello = None;
+        self.session = None;
         self.transaction = None;
     }
 }

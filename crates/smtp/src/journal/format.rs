@@ -26,11 +26,14 @@ const IS_TLS: u8 = 2;
 const HAS_ACCOUNT: u8 = 4;
 const HAS_V4: u8 = 8;
 const HAS_V6: u8 = 16;
+const IS_SUBMISSION: u8 = 32;
+const IS_SUBMISSIONS: u8 = 64;
 
 const STORED: u8 = 0;
 const REPEATED: u8 = 1;
 const REFUSED: u8 = 2;
 const BROKEN_OFF: u8 = 3;
+const QUEUED: u8 = 4;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -96,12 +99,18 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
         Outcome::Repeated => (REPEATED, 0),
         Outcome::Refused(_) => (REFUSED, 0),
         Outcome::BrokenOff => (BROKEN_OFF, 0),
+        Outcome::Queued => (QUEUED, 0),
     };
     let refused = match &entry.outcome {
         Outcome::Refused(reply) => Some(reply),
         _ => None,
     };
-    let mut flags = if entry.protocol == Protocol::Lmtp { IS_LMTP } else { 0 };
+    let mut flags = match entry.protocol {
+        Protocol::Smtp => 0,
+        Protocol::Lmtp => IS_LMTP,
+        Protocol::Submission => IS_SUBMISSION,
+        Protocol::Submissions => IS_SUBMISSIONS,
+    };
     flags |= if entry.is_tls { IS_TLS } else { 0 };
     flags |= if entry.account.is_some() { HAS_ACCOUNT } else { 0 };
     flags |= match entry.peer {
@@ -170,7 +179,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > BROKEN_OFF {
+        if outcome > QUEUED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);
@@ -207,6 +216,7 @@ impl<'f> View<'f> {
             STORED => Outcome::Stored(self.email),
             REPEATED => Outcome::Repeated,
             BROKEN_OFF => Outcome::BrokenOff,
+            QUEUED => Outcome::Queued,
             _ => Outcome::Refused(RefusedWith {
                 code: self.code,
                 status: self.status.to_owned().into(),
@@ -215,7 +225,12 @@ impl<'f> View<'f> {
         };
         DeliveryEntry {
             time: self.time,
-            protocol: if self.flags & IS_LMTP != 0 { Protocol::Lmtp } else { Protocol::Smtp },
+            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS) {
+                IS_LMTP => Protocol::Lmtp,
+                IS_SUBMISSION => Protocol::Submission,
+                IS_SUBMISSIONS => Protocol::Submissions,
+                _ => Protocol::Smtp,
+            },
             is_tls: self.flags & IS_TLS != 0,
             peer: self.peer,
             hello: self.hello.to_owned(),

@@ -62,7 +62,8 @@ pub struct DeliveryEntry {
     pub sender: String,
     /// The recipient of the envelope; empty if the message was refused before one was named.
     pub recipient: String,
-    /// The account and its address, where they are known. A recipient that leads to several accounts has an entry for each.
+    /// The account and its address, where they are known. A recipient that leads to several accounts has an entry for each. Of a submitted message
+    /// it is the account of its sender.
     pub account: Option<(AccountId, String)>,
     /// The id in our `Received` field and in our reply; empty if the message was refused before it had one.
     pub id: String,
@@ -81,6 +82,8 @@ pub enum Outcome {
     Stored(RecordId),
     /// It was stored before.
     Repeated,
+    /// It is queued to be sent.
+    Queued,
     /// Refused with this reply.
     Refused(RefusedWith),
     /// The connection ended within the message.
@@ -304,7 +307,7 @@ impl DeliveryJournal {
 impl Shared {
     /// Whether an address of SMTP may have one more entry of a message that was not stored. Clients of LMTP are mail servers that this one trusts.
     fn admits_refused(&self, entry: &DeliveryEntry) -> bool {
-        let peer = entry.peer.filter(|_| entry.protocol == Protocol::Smtp);
+        let peer = entry.peer.filter(|_| entry.protocol != Protocol::Lmtp);
         let source = peer.and_then(|ip| Source::of(SocketAddr::new(ip, 0)));
         source.is_none_or(|source| self.refused.lock().take(source, Instant::now()))
     }

@@ -114,23 +114,24 @@ fn any_entry() -> impl Strategy<Value = DeliveryEntry> {
         any::<u64>().prop_map(|id| Outcome::Stored(RecordId(id))),
         Just(Outcome::Repeated),
         Just(Outcome::BrokenOff),
+        Just(Outcome::Queued),
         (any::<u16>(), text(), text()).prop_map(|(code, status, reason)| Outcome::Refused(RefusedWith {
             code,
             status: status.into(),
             reason: reason.into()
         })),
     ];
-    let connection = (any::<i64>(), any::<bool>(), any::<bool>(), any::<Option<IpAddr>>(), text());
+    let protocol = prop::sample::select(&Protocol::ALL);
+    let connection = (any::<i64>(), protocol, any::<bool>(), any::<Option<IpAddr>>(), text());
     let envelope =
         (text(), text(), prop::option::of((any::<u32>().prop_map(AccountId), text().prop_map(String::from))));
     let message = (text(), prop::option::of("[a-z@]{1,20}"), any::<u64>(), outcome);
     (connection, envelope, message).prop_map(
         |(
-            (time, is_lmtp, is_tls, peer, hello),
+            (time, protocol, is_tls, peer, hello),
             (sender, recipient, account),
             (id, message_id, bytes, outcome),
         )| {
-            let protocol = if is_lmtp { Protocol::Lmtp } else { Protocol::Smtp };
             let time = Timestamp(time);
             DeliveryEntry {
                 time,

@@ -48,6 +48,8 @@ async fn start() -> Server {
         journal: None,
         certificates: None,
         clock,
+        submission: None,
+        forwards: None,
         metrics: SmtpMetrics::default(),
         net: Default::default(),
     };

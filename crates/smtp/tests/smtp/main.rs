@@ -3,10 +3,15 @@
 
 mod commands;
 mod data;
+mod forwards;
 mod limits;
 mod lmtp;
+mod log_ins;
 mod mail;
+mod outgoing;
 mod recipients;
 mod stop;
+mod submitted;
 mod support;
 mod tls;
+mod users;

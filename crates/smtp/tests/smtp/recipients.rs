@@ -164,6 +164,7 @@ fn noted(server: &Server) -> Vec<String> {
             Outcome::Repeated => "repeated".to_owned(),
             Outcome::Refused(reply) => format!("{} {}", reply.code, reply.status),
             Outcome::BrokenOff => "broken off".to_owned(),
+            Outcome::Queued => "queued".to_owned(),
         };
         let (sender, recipient, bytes) = (&entry.sender, &entry.recipient, entry.bytes);
         format!("{sender} to {recipient} of {account}, {id}, {bytes}: {outcome}")

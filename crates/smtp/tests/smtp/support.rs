@@ -162,6 +162,8 @@ impl Server {
             journal: Some(journal.clone()),
             certificates,
             clock: Arc::new(ManualClock::new(Timestamp(1_000_000_000_000_000_000))),
+            submission: None,
+            forwards: None,
             metrics: SmtpMetrics::default(),
             net: NetMetrics::default(),
         };

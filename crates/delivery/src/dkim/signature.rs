@@ -1,0 +1,126 @@
+//! A `DKIM-Signature` field.
+
+use std::fmt::Write;
+
+use restante_core::Error;
+use restante_mail_wire::header::{Field, Header};
+
+use super::{canonical, pair::Pair};
+
+/// The fields that are signed, each as often as it stands in the message (RFC 6376 §5.4.1). Fields that servers on the way write or change are not among
+/// them.
+const SIGNED: [&str; 25] = [
+    "From",
+    "Sender",
+    "Reply-To",
+    "To",
+    "Cc",
+    "Subject",
+    "Date",
+    "Message-ID",
+    "In-Reply-To",
+    "References",
+    "MIME-Version",
+    "Content-Type",
+    "Content-Transfer-Encoding",
+    "Content-Disposition",
+    "Content-Language",
+    "Auto-Submitted",
+    "List-Id",
+    "List-Help",
+    "List-Subscribe",
+    "List-Unsubscribe",
+    "List-Unsubscribe-Post",
+    "List-Post",
+    "List-Owner",
+    "List-Archive",
+    "Autocrypt",
+];
+/// How many fields of one name are signed at most: the last ones. A message has no reason for more.
+const SAME_NAME_MAX: usize = 8;
+/// Where lines are folded (RFC 5322 §2.1.1).
+const LINE_BYTES: usize = 76;
+
+/// A key that signs.
+pub(super) struct SigningKey {
+    pub(super) selector: String,
+    pub(super) pair: Pair,
+}
+
+/// The names that `h=` lists. `From` is listed once more than it stands in the message, so that no second one can be added (RFC 6376 §8.15).
+pub(super) fn signed_names(header: &Header<'_>) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for name in SIGNED {
+        let count = header.all(name).take(SAME_NAME_MAX).count();
+        names.extend(std::iter::repeat_n(name, count));
+        if name == "From" {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// What is signed (RFC 6376 §3.7): the fields that are named, of equal names the last first, and the signature's own field, whose `b=` is empty.
+pub(super) fn signed_data(header: &Header<'_>, names: &[&str], own_value: &str) -> Vec<u8> {
+    let fields: Vec<Field<'_>> = header.fields().collect();
+    let mut data = Vec::with_capacity(1_024);
+    for (at, name) in names.iter().enumerate() {
+        let before = names.iter().take(at).filter(|earlier| earlier.eq_ignore_ascii_case(name)).count();
+        // A name without a field left stands for no bytes (RFC 6376 §5.4).
+        if let Some(found) = fields.iter().rev().filter(|field| field.is(name)).nth(before) {
+            canonical::field(found.name, found.value, &mut data);
+            data.extend_from_slice(b"\r\n");
+        }
+    }
+    canonical::field("DKIM-Signature", own_value.as_bytes(), &mut data);
+    data
+}
+
+/// The field that signs a message with one key, ended by CRLF. `now` is in seconds since 1970.
+pub(super) fn sign(
+    key: &SigningKey,
+    domain: &str,
+    header: &Header<'_>,
+    body_hash: &[u8],
+    now: i64,
+) -> Result<Vec<u8>, Error> {
+    let names = signed_names(header);
+    let value = unsigned_value(key, domain, &names, body_hash, now);
+    let signature = key.pair.sign(&signed_data(header, &names, &value))?;
+    let signature = base64_simd::STANDARD.encode_to_string(signature);
+    let mut field = format!("DKIM-Signature:{value}").into_bytes();
+    // White space in b= is ignored (RFC 6376 §3.5).
+    let first = LINE_BYTES - "\tb=".len();
+    let (start, mut rest) = signature.as_bytes().split_at(first.min(signature.len()));
+    field.extend_from_slice(start);
+    while !rest.is_empty() {
+        let (line, behind) = rest.split_at((LINE_BYTES - 1).min(rest.len()));
+        field.extend_from_slice(b"\r\n\t");
+        field.extend_from_slice(line);
+        rest = behind;
+    }
+    field.extend_from_slice(b"\r\n");
+    Ok(field)
+}
+
+/// The field's value up to an empty `b=`. There is no `l=`: it would let others add to the body (RFC 6376 §8.2).
+fn unsigned_value(key: &SigningKey, domain: &str, names: &[&str], body_hash: &[u8], now: i64) -> String {
+    let mut value = String::with_capacity(512);
+    let (algorithm, selector) = (key.pair.algorithm().name(), &key.selector);
+    let hash = base64_simd::STANDARD.encode_to_string(body_hash);
+    // Writing to a string does not fail.
+    let _ = write!(value, " v=1; a={algorithm}; c=relaxed/relaxed; t={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t");
+    let mut line_bytes = 1;
+    for (at, name) in names.iter().enumerate() {
+        let before = if at == 0 { "h=" } else { ":" };
+        if line_bytes + before.len() + name.len() + 1 > LINE_BYTES {
+            value.push_str("\r\n\t");
+            line_bytes = 1;
+        }
+        value.push_str(before);
+        value.push_str(name);
+        line_bytes += before.len() + name.len();
+    }
+    let _ = write!(value, ";\r\n\tbh={hash};\r\n\tb=");
+    value
+}

@@ -1,0 +1,124 @@
+//! Signing what leaves this server.
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use restante_core::Error;
+use restante_directory::{Domain, account_of_domain};
+use restante_mail::{dkim, queue::SourceKind};
+use restante_mail_wire::header::{Header, as_addresses};
+use restante_records::Revision;
+use tokio::sync::Semaphore;
+
+use super::{
+    canonical,
+    keys::DkimKeys,
+    signature::{self, SigningKey},
+};
+use crate::{Outgoing, Signer};
+
+/// The most domains whose keys are remembered; an RSA key takes about 5 KiB.
+const DOMAINS_MAX: usize = 1_024;
+
+/// Signs messages by the domain of their `From` field, with the active keys of that domain.
+pub struct DomainSigner {
+    keys: DkimKeys,
+    remembered: Mutex<HashMap<Domain, Remembered>>,
+    /// One permit for each processor: a message of 50 MB takes 100 ms, and RSA a millisecond.
+    cores: Arc<Semaphore>,
+}
+
+/// The active keys of a domain, which hold as long as no key in the same reserved account changes.
+#[derive(Clone)]
+struct Remembered {
+    state: Revision,
+    keys: Arc<Vec<SigningKey>>,
+}
+
+impl DomainSigner {
+    /// A signer with these keys.
+    pub fn new(keys: DkimKeys) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { keys, remembered: Mutex::default(), cores: Arc::new(Semaphore::new(cores)) }
+    }
+
+    /// The active keys of a domain. A key that another server has changed is noticed by the state of its kind.
+    async fn active(&self, domain: &Domain) -> Result<Arc<Vec<SigningKey>>, Error> {
+        let account = account_of_domain(domain);
+        let state = self.keys.records().states(account).await?.of(dkim::KIND);
+        let known = self.remembered.lock().get(domain).cloned();
+        if let Some(known) = known.filter(|known| known.state == state) {
+            return Ok(known.keys);
+        }
+        let (keys, state) = self.keys.signing(domain).await?;
+        let keys = Arc::new(keys);
+        // Domains without keys are not remembered: anybody can write any domain into From.
+        if !keys.is_empty() {
+            let mut remembered = self.remembered.lock();
+            if remembered.len() >= DOMAINS_MAX {
+                remembered.clear();
+            }
+            remembered.insert(domain.clone(), Remembered { state, keys: keys.clone() });
+        }
+        Ok(keys)
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.lock().len()
+    }
+}
+
+#[async_trait]
+impl Signer for DomainSigner {
+    async fn sign(&self, message: &Outgoing) -> Result<Vec<u8>, Error> {
+        // What others have sent is not ours to sign, whatever its From field says.
+        if message.source == SourceKind::Forward {
+            return Ok(Vec::new());
+        }
+        let Some(domain) = author_domain(&message.bytes) else { return Ok(Vec::new()) };
+        let keys = self.active(&domain).await?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (bytes, now) = (message.bytes.clone(), self.keys.now().seconds());
+        let closed = |_| Error::internal("signing has ended");
+        let _permit = self.cores.acquire().await.map_err(closed)?;
+        let signed = tokio::task::spawn_blocking(move || sign_with(&keys, &domain, &bytes, now)).await;
+        signed.map_err(|_| Error::internal("a task that signs has ended early"))?
+    }
+}
+
+/// The signatures of a message.
+fn sign_with(keys: &[SigningKey], domain: &Domain, message: &Bytes, now: i64) -> Result<Vec<u8>, Error> {
+    let header = Header::parse(message);
+    let body = message.get(header.bytes()..).unwrap_or_default();
+    let hash = canonical::body_hash(body);
+    let mut fields = Vec::new();
+    for key in keys {
+        fields.extend(signature::sign(key, domain.as_str(), &header, hash.as_ref(), now)?);
+    }
+    Ok(fields)
+}
+
+/// The domain of the one `From` field. None if there are several fields or domains: which of them is shown to the reader is not known.
+fn author_domain(message: &[u8]) -> Option<Domain> {
+    let header = Header::parse(message);
+    let mut fields = header.all("From");
+    let from = fields.next()?;
+    if fields.next().is_some() {
+        return None;
+    }
+    let mut author = None;
+    for address in as_addresses(from.value) {
+        let (_, domain) = address.email.rsplit_once('@')?;
+        let domain: Domain = domain.parse().ok()?;
+        if author.as_ref().is_some_and(|other| *other != domain) {
+            return None;
+        }
+        author = Some(domain);
+    }
+    author
+}

@@ -1,0 +1,150 @@
+//! Encodes parts anew that can't be transmitted as they are.
+
+use std::ops::Range;
+
+use restante_mail::message::{self, Encoding, Part, PartKind};
+use restante_mail_wire::{
+    header::{Header, as_parameters},
+    transfer,
+};
+
+use super::{
+    fields::{field_values, header_bytes, without_fields},
+    lines,
+};
+
+/// Messages within messages that are encoded anew.
+const DEPTH_MAX: usize = 8;
+
+/// What can't be transmitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unfit {
+    LongLines,
+    EightBit,
+}
+
+impl Unfit {
+    fn is_in(self, content: &[u8]) -> bool {
+        match self {
+            Self::LongLines => lines::has_long(content),
+            Self::EightBit => !content.is_ascii(),
+        }
+    }
+}
+
+/// The message with all of its parts in ASCII, for a server without 8BITMIME (RFC 6152 §3); `None` when it can't be had: its header has other bytes, or a
+/// signature would not hold any more.
+pub fn to_seven_bit(message: &[u8]) -> Option<Vec<u8>> {
+    let header = message.get(..header_bytes(message))?;
+    if !header.is_ascii() || field_values(message, "DKIM-Signature").next().is_some() {
+        return None;
+    }
+    let encoded = rewritten(message, Unfit::EightBit, 0)?;
+    encoded.is_ascii().then_some(encoded)
+}
+
+/// The message with all parts encoded anew that have long lines; `None` when there are none.
+pub(super) fn without_long_lines(message: &[u8]) -> Option<Vec<u8>> {
+    rewritten(message, Unfit::LongLines, 0)
+}
+
+/// A range of the message, and what stands there instead.
+struct Edit {
+    range: Range<usize>,
+    text: Vec<u8>,
+}
+
+fn rewritten(raw: &[u8], unfit: Unfit, depth: usize) -> Option<Vec<u8>> {
+    let structure = message::structure(raw);
+    let is_signed = structure.parts.iter().any(|part| part.media_type == "multipart/signed");
+    if is_signed && unfit == Unfit::EightBit {
+        return None; // RFC 1847 §2.1: what is signed must not be changed
+    }
+    let mut edits = Vec::new();
+    for part in &structure.parts {
+        if unfit.is_in(part.body.of(raw)) {
+            edit_part(raw, part, unfit, depth, &mut edits);
+        }
+    }
+    if edits.is_empty() {
+        return None;
+    }
+    let mut out = Vec::with_capacity(raw.len() * 3 / 2);
+    let mut copied = 0;
+    for edit in edits {
+        out.extend_from_slice(raw.get(copied..edit.range.start).unwrap_or_default());
+        out.extend_from_slice(&edit.text);
+        copied = edit.range.end;
+    }
+    out.extend_from_slice(raw.get(copied..).unwrap_or_default());
+    Some(out)
+}
+
+/// Adds what changes of a part, in the order of the message.
+fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Vec<Edit>) {
+    let body_range = part.body.start as usize..part.body.end as usize;
+    let header = part.header.of(raw);
+    let (encoding, body) = match part.kind {
+        PartKind::Multipart if unfit == Unfit::EightBit => ("7bit", None),
+        PartKind::Multipart => return,
+        PartKind::Message if part.encoding == Encoding::Identity => {
+            let Some((encoding, body)) = nested(raw, part, unfit, depth) else { return };
+            (encoding, Some(body))
+        }
+        PartKind::Leaf | PartKind::Message => {
+            // A multipart that could not be read as one can't be encoded, nor what is encoded in an unknown way.
+            let value = Header::parse(header).last("Content-Type").map(|field| as_parameters(field.value).value);
+            let is_multipart = value.is_some_and(|value| value.starts_with("multipart/"));
+            if is_multipart || part.encoding == Encoding::Unknown {
+                return;
+            }
+            let (encoding, body) = encoded(&message::decoded(raw, part), part.media_type.starts_with("text/"));
+            (encoding, Some(body))
+        }
+    };
+    let is_message_header = part.number == 1;
+    let text = header_with(header, encoding, is_message_header);
+    edits.push(Edit { range: part.header.start as usize..body_range.start, text });
+    if let Some(text) = body {
+        edits.push(Edit { range: body_range, text });
+    }
+}
+
+/// A message within the message: its own parts are encoded, as it can't be itself (RFC 2046 §5.2.1); one with a header in UTF-8 can (RFC 6532 §3.7).
+fn nested(raw: &[u8], part: &Part, unfit: Unfit, depth: usize) -> Option<(&'static str, Vec<u8>)> {
+    let body = part.body.of(raw);
+    let inner = if depth < DEPTH_MAX { rewritten(body, unfit, depth + 1) } else { None };
+    let is_fit = inner.as_deref().is_some_and(|inner| !unfit.is_in(inner));
+    match inner {
+        Some(inner) if is_fit => Some((if inner.is_ascii() { "7bit" } else { "8bit" }, inner)),
+        _ if part.media_type == "message/global" => Some(encoded(body, false)),
+        _ => None,
+    }
+}
+
+/// A content in the shorter of both encodings, and its name. Quoted-printable is for text alone.
+fn encoded(content: &[u8], is_text: bool) -> (&'static str, Vec<u8>) {
+    let mut out = Vec::with_capacity(content.len() * 3 / 2);
+    if is_text {
+        let quoted = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
+        if content.len() + 2 * quoted <= content.len().div_ceil(3) * 4 {
+            transfer::write_quoted_printable(content, &mut out);
+            return ("quoted-printable", out);
+        }
+    }
+    transfer::write_base64(content, &mut out);
+    ("base64", out)
+}
+
+/// A header with this encoding, and the empty line behind it.
+fn header_with(header: &[u8], encoding: &str, is_message_header: bool) -> Vec<u8> {
+    let mut text = without_fields(header, &["Content-Transfer-Encoding"]).unwrap_or_else(|| header.to_vec());
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        text.extend_from_slice(b"\r\n");
+    }
+    if is_message_header && field_values(header, "MIME-Version").next().is_none() {
+        text.extend_from_slice(b"MIME-Version: 1.0\r\n");
+    }
+    text.extend_from_slice(format!("Content-Transfer-Encoding: {encoding}\r\n\r\n").as_bytes());
+    text
+}

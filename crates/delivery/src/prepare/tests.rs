@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+use restante_mail::message;
+
+use super::*;
+
+fn prepare(message: &str, source: SourceKind) -> String {
+    String::from_utf8(prepared(message.as_bytes(), source).into_owned()).unwrap()
+}
+
+fn smtp(message: &str) -> String {
+    prepare(message, SourceKind::Smtp)
+}
+
+/// What must hold for all that leaves.
+fn assert_fit(message: &[u8]) {
+    let mut rest = message;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let line = rest[..end].strip_suffix(b"\r").expect("a LF alone");
+        assert!(!line.contains(&b'\r') && !line.contains(&0), "{}", line.escape_ascii());
+        assert!(line.len() <= LINE_BYTES_MAX, "{} bytes", line.len());
+        rest = &rest[end + 1..];
+    }
+    assert!(rest.is_empty(), "the last line is not ended: {}", rest.escape_ascii());
+}
+
+/// The decoded bodies of all parts that are no multipart, with their types.
+fn bodies(message: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let structure = message::structure(message);
+    let leaves = structure.parts.iter().filter(|part| part.kind != message::PartKind::Multipart);
+    leaves.map(|part| (part.media_type.clone(), message::decoded(message, part).into_owned())).collect()
+}
+
+#[test]
+fn out13_all_line_breaks_leave_as_crlf_and_nul_not_at_all() {
+    for (stored, sent) in [
+        ("a: b\r\n\r\nc\r\n", "a: b\r\n\r\nc\r\n"),
+        ("a: b\n\nc\n", "a: b\r\n\r\nc\r\n"),
+        ("a: b\r\rc", "a: b\r\nc\r\n"),
+        ("a: b\r\n\r\nc", "a: b\r\n\r\nc\r\n"),
+        ("a: b\r\n\r\nc\r", "a: b\r\n\r\nc\r\n"),
+        ("a: b\r\n\r\nx\r\r\ny\r\n", "a: b\r\n\r\nx\r\ny\r\n"),
+        ("a: b\r\n\r\nx\r\0\ny\0\r\n", "a: b\r\n\r\nx\r\ny\r\n"),
+        ("a: b\r\n\r\n\n.\n.\r\n\r.\r", "a: b\r\n\r\n\r\n.\r\n.\r\n\r\n.\r\n"),
+        ("", ""),
+    ] {
+        assert_eq!(smtp(stored), sent, "{stored:?}");
+    }
+}
+
+#[test]
+fn su3_bcc_leaves_a_message_when_it_is_sent() {
+    let stored = "From: a@b\r\nBCC : c@d,\r\n\te@f\r\nTo: g@h\r\nBcc: i@j\r\nResent-Bcc: k@l\r\n\r\nBcc: body\r\n";
+    assert_eq!(prepare(stored, SourceKind::Submission), "From: a@b\r\nTo: g@h\r\n\r\nBcc: body\r\n");
+    assert_eq!(prepare(stored, SourceKind::Forward), stored, "what others sent is not changed");
+    assert_eq!(prepare("Bcc: c@d\n", SourceKind::Submission), "");
+}
+
+#[test]
+fn out13_a_text_with_long_lines_is_encoded() {
+    let line = "word ".repeat(400);
+    let stored = format!("Subject: x\r\nContent-Type: text/plain\r\n\r\n.{line}\r\nend\r\n");
+    let sent = smtp(&stored);
+    assert_fit(sent.as_bytes());
+    assert!(sent.contains("MIME-Version: 1.0\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"), "{sent}");
+    assert_eq!(bodies(sent.as_bytes()), [("text/plain".into(), format!(".{line}\r\nend\r\n").into_bytes())]);
+}
+
+#[test]
+fn out13_parts_with_long_lines_are_encoded_and_others_are_not() {
+    let long = "x".repeat(3_000);
+    let stored = format!(
+        "MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nshort\r\n\
+         --b\r\nContent-Type: text/html\r\ncontent-transfer-encoding: 8bit\r\n\r\n{long}\r\n\
+         --b\r\nContent-Type: application/x-data\r\nContent-Transfer-Encoding: base64\r\n\r\n{long}\r\n\
+         --b\r\nContent-Type: message/rfc822\r\n\r\nSubject: y\r\n\r\n{long}\r\n--b--\r\n"
+    );
+    let sent = smtp(&stored);
+    assert_fit(sent.as_bytes());
+    assert!(sent.contains("--b\r\n\r\nshort\r\n--b\r\n"), "{sent}");
+    let (before, after) = (bodies(stored.as_bytes()), bodies(sent.as_bytes()));
+    assert_eq!(before[..3], after[..3]);
+    assert_eq!(bodies(&after[3].1), [("text/plain".to_owned(), long.into_bytes())]);
+}
+
+#[test]
+fn out13_long_lines_of_a_header_are_folded() {
+    let stored = format!("To: {}\r\nX: {}\r\n\r\ntext\r\n", "a@b.example, ".repeat(200), "y".repeat(2_500));
+    let sent = smtp(&stored);
+    assert_fit(sent.as_bytes());
+    assert!(sent.ends_with("\r\n\r\ntext\r\n"), "{sent}");
+    let to = restante_mail_wire::header::Header::parse(sent.as_bytes()).last("To").unwrap();
+    assert_eq!(restante_mail_wire::header::as_addresses(to.value).len(), 200);
+}
+
+#[test]
+fn out13_long_lines_that_belong_to_no_part_are_broken() {
+    let long = "z".repeat(5_000);
+    let preamble = format!("Content-Type: multipart/mixed; boundary=b\r\n\r\n{long}\r\n--b\r\n\r\na\r\n--b--\r\n");
+    assert_fit(smtp(&preamble).as_bytes());
+    let no_boundary = format!("Content-Type: multipart/mixed\r\n\r\n{long}ä{long}");
+    assert_fit(smtp(&no_boundary).as_bytes());
+    let unknown = format!("Content-Transfer-Encoding: x-unknown\r\n\r\n{long}\r\n");
+    assert_fit(smtp(&unknown).as_bytes());
+}
+
+#[test]
+fn out11_parts_with_other_bytes_are_encoded_for_a_server_without_8bitmime() {
+    let stored = "MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\nContent-Transfer-Encoding: 8bit\r\n\r\n\
+        --b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\ngrüße\r\n\
+        --b\r\nContent-Type: application/x-data\r\n\r\näöü\r\n\
+        --b\r\nContent-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nSubject: y\r\n\
+        Content-Type: text/plain; charset=utf-8\r\n\r\nübel\r\n\
+        --b\r\n\r\nplain\r\n--b--\r\n";
+    let sent = to_seven_bit(stored.as_bytes()).unwrap();
+    assert!(sent.is_ascii());
+    assert_fit(&sent);
+    let (before, after) = (bodies(stored.as_bytes()), bodies(&sent));
+    assert_eq!((&before[..2], &before[3..]), (&after[..2], &after[3..]));
+    assert_eq!(bodies(&after[2].1), [("text/plain".to_owned(), "übel".into())]);
+    let text = String::from_utf8(sent).unwrap();
+    assert!(!text.contains("8bit"), "{text}");
+}
+
+#[test]
+fn out11_what_is_signed_or_has_a_header_in_utf8_is_not_encoded() {
+    for message in [
+        "DKIM-Signature: v=1\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nä\r\n",
+        "Content-Type: multipart/signed; boundary=b\r\n\r\n--b\r\n\r\nä\r\n--b--\r\n",
+        "Subject: ä\r\n\r\nä\r\n",
+        "Content-Transfer-Encoding: x-unknown\r\n\r\nä\r\n",
+        "Content-Type: multipart/mixed; boundary=b\r\n\r\nä\r\n--b\r\n\r\na\r\n--b--\r\n",
+    ] {
+        assert_eq!(to_seven_bit(message.as_bytes()), None, "{message}");
+    }
+}
+
+#[test]
+fn how_a_message_may_be_transmitted_is_seen() {
+    let seen = |message: &str| {
+        let Transmission { is_8bit, is_utf8 } = sniff(message.as_bytes());
+        (is_8bit, is_utf8)
+    };
+    assert_eq!(seen("Subject: a\r\n\r\nb\r\n"), (false, false));
+    assert_eq!(seen("Subject: a\r\n\r\nä\r\n"), (true, false));
+    assert_eq!(seen("Subject: ä\r\n\r\nb\r\n"), (true, true));
+}
+
+proptest! {
+    #[test]
+    fn out13_nothing_leaves_with_bare_newlines_nul_or_long_lines(
+        pieces in proptest::collection::vec(
+            prop_oneof![
+                "[ -~ä\r\n\0.]{0,20}", "x{990,1010}", "(word ){190,210}", Just("\r\n".to_owned()), Just("\r\n\r\n--b\r\n".to_owned()),
+                Just("Content-Type: multipart/mixed; boundary=b\r\n".to_owned()), Just("--b\r\n".to_owned()),
+                Just("Content-Type: message/rfc822\r\n\r\n".to_owned()), Just("\r\n--b--".to_owned()),
+                Just("Content-Transfer-Encoding: base64\r\n".to_owned()), Just("Subject: a\r\n\r\n".to_owned()),
+            ], 0..12),
+    ) {
+        let stored = pieces.concat();
+        for source in [SourceKind::Submission, SourceKind::Forward] {
+            let sent = prepared(stored.as_bytes(), source);
+            assert_fit(&sent);
+            prop_assert_eq!(prepared(&sent, source), sent.clone(), "it is done once");
+        }
+        if let Some(encoded) = to_seven_bit(&prepared(stored.as_bytes(), SourceKind::Smtp)) {
+            assert_fit(&encoded);
+            prop_assert!(encoded.is_ascii());
+        }
+    }
+}

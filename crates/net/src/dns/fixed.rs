@@ -1,0 +1,80 @@
+use std::{collections::HashMap, net::IpAddr};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use super::{Answer, MxRecord, Resolver, SrvRecord, plain_name};
+
+/// A resolver with fixed answers, for tests. A name without an answer does not exist.
+#[derive(Debug, Default)]
+pub struct FixedResolver {
+    mx: Mutex<HashMap<String, Answer<MxRecord>>>,
+    addresses: Mutex<HashMap<String, Answer<IpAddr>>>,
+    txt: Mutex<HashMap<String, Answer<String>>>,
+    srv: Mutex<HashMap<String, Answer<SrvRecord>>>,
+}
+
+impl FixedResolver {
+    /// A resolver for which no name exists.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Answers a look-up of `MX` records.
+    pub fn set_mx(&self, name: &str, answer: Answer<MxRecord>) {
+        self.mx.lock().insert(plain_name(name), answer);
+    }
+
+    /// Gives a domain servers: preference and name.
+    pub fn add_mx(&self, name: &str, servers: &[(u16, &str)]) {
+        let record = |(preference, host): &(u16, &str)| MxRecord { preference: *preference, host: plain_name(host) };
+        self.set_mx(name, Answer::Found(servers.iter().map(record).collect()));
+    }
+
+    /// Answers a look-up of addresses.
+    pub fn set_addresses(&self, name: &str, answer: Answer<IpAddr>) {
+        self.addresses.lock().insert(plain_name(name), answer);
+    }
+
+    /// Answers a look-up of `TXT` records.
+    pub fn set_txt(&self, name: &str, answer: Answer<String>) {
+        self.txt.lock().insert(plain_name(name), answer);
+    }
+
+    /// Answers a look-up of `SRV` records.
+    pub fn set_srv(&self, name: &str, answer: Answer<SrvRecord>) {
+        self.srv.lock().insert(plain_name(name), answer);
+    }
+
+    /// What was set for a name; without it, no records when the name has others.
+    fn answer<T: Clone>(&self, answers: &Mutex<HashMap<String, Answer<T>>>, name: &str) -> Answer<T> {
+        let name = plain_name(name);
+        if let Some(answer) = answers.lock().get(&name) {
+            return answer.clone();
+        }
+        let exists = self.mx.lock().contains_key(&name)
+            || self.addresses.lock().contains_key(&name)
+            || self.txt.lock().contains_key(&name)
+            || self.srv.lock().contains_key(&name);
+        if exists { Answer::NoRecords } else { Answer::NoSuchName }
+    }
+}
+
+#[async_trait]
+impl Resolver for FixedResolver {
+    async fn mx(&self, name: &str) -> Answer<MxRecord> {
+        self.answer(&self.mx, name)
+    }
+
+    async fn addresses(&self, name: &str) -> Answer<IpAddr> {
+        self.answer(&self.addresses, name)
+    }
+
+    async fn txt(&self, name: &str) -> Answer<String> {
+        self.answer(&self.txt, name)
+    }
+
+    async fn srv(&self, name: &str) -> Answer<SrvRecord> {
+        self.answer(&self.srv, name)
+    }
+}

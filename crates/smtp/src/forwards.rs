@@ -1,0 +1,149 @@
+//! Forwards: mail whose alias leads to another server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use restante_core::{Error, Timestamp};
+use restante_delivery::srs::Srs;
+use restante_directory::EmailAddress;
+use restante_mail::queue::{NewMessage, NewRecipient, Notify, Source, SourceKind, Transmission};
+use restante_mail_wire::smtp::encode_xtext;
+use restante_records::RecordId;
+use sha2::{Digest, Sha256};
+
+use crate::Outbox;
+
+/// Messages up to this length are copied and looked through on the thread that serves the connection.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// Senders of forwarded mail, rewritten to addresses of this server (SRS), so that the next server finds this one in the SPF record of the
+/// sender's domain, and reports come back through this server.
+pub trait ForwardSender: Send + Sync + 'static {
+    /// The sender with which a message is forwarded. `sender` is the one that it came with, never empty; `alias` is the address that led outside.
+    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String;
+
+    /// The sender that an address was made of by [`ForwardSender::rewrite`]; `None` when this server has not made it, or too long ago. The
+    /// address is as the client wrote it, with its upper and lower case.
+    fn original(&self, address: &str) -> Option<String>;
+}
+
+impl ForwardSender for Srs {
+    fn rewrite(&self, sender: &str, alias: &EmailAddress) -> String {
+        self.rewrite(sender, alias.domain().as_str())
+    }
+
+    fn original(&self, address: &str) -> Option<String> {
+        let (local, _) = address.rsplit_once('@')?;
+        self.restore(local)
+    }
+}
+
+/// Queues what is forwarded. Cloning shares the queue.
+#[derive(Clone)]
+pub struct Forwards {
+    /// Takes what is forwarded.
+    pub outbox: Arc<dyn Outbox>,
+    /// Rewrites senders.
+    pub sender: Arc<dyn ForwardSender>,
+}
+
+/// A message that is forwarded.
+#[derive(Clone, Debug)]
+pub struct Forwarded<'m> {
+    /// The message with the `Received` field of this server, without `Return-Path`.
+    pub raw: Bytes,
+    /// Says whether a message is the same: [`crate::ReceivedMail::digest`].
+    pub digest: [u8; 32],
+    /// The sender that it came with; empty for `<>`.
+    pub sender: &'m str,
+    /// Whether the client has declared SMTPUTF8.
+    pub is_utf8: bool,
+    /// The address that leads outside.
+    pub alias: &'m EmailAddress,
+    /// Where it leads.
+    pub targets: &'m [String],
+    /// When it was received.
+    pub received: Timestamp,
+}
+
+impl Forwards {
+    /// Queues a message for the targets outside of an alias: durably when this returns, and once, however often the same message comes to the same
+    /// alias. Its copy begins with `Delivered-To`, by which a loop is recognized.
+    ///
+    /// # Errors
+    /// Those of the blobs and of the queue; repeating is safe.
+    pub async fn forward(&self, mail: Forwarded<'_>) -> Result<(), Error> {
+        let start = format!("Delivered-To: {}\r\n", mail.alias);
+        let message = mail.raw.clone();
+        let copied = off_thread(message.len(), move || {
+            let raw = [start.as_bytes(), &message].concat();
+            let transmission = transmission_of(&raw);
+            (Bytes::from(raw), transmission)
+        });
+        let broken_off = || Error::internal("a message could not be copied");
+        let (raw, transmission) = copied.await.ok_or_else(broken_off)?;
+        let sender = match mail.sender {
+            "" => String::new(),
+            sender => self.sender.rewrite(sender, mail.alias),
+        };
+        let is_wide = mail.targets.iter().chain([&sender]).any(|address| !address.is_ascii());
+        let transmission =
+            Transmission { is_utf8: is_wide || (mail.is_utf8 && transmission.is_utf8), ..transmission };
+        let original = original_of(&mail.alias.to_string());
+        let recipient = |address: &String| NewRecipient {
+            address: address.clone(),
+            notify: Notify::default(),
+            original: original.clone(),
+        };
+        let size = raw.len() as u64;
+        let message = NewMessage {
+            source: Source {
+                kind: SourceKind::Forward,
+                account: None,
+                record: RecordId(0),
+                key: key_of(&mail.digest, mail.alias),
+            },
+            blob: self.outbox.put(raw).await?,
+            size,
+            sender,
+            envelope_id: None,
+            returned: None,
+            transmission,
+            due: u64::try_from(mail.received.seconds()).unwrap_or_default(),
+            recipients: mail.targets.iter().map(recipient).collect(),
+        };
+        self.outbox.queue(message).await
+    }
+}
+
+/// What a forward is recognized by when the message comes again.
+fn key_of(digest: &[u8; 32], alias: &EmailAddress) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(b"forward\0");
+    hash.update(digest);
+    hash.update(alias.to_string());
+    hash.finalize().into()
+}
+
+/// The address of the alias as `ORCPT` has it.
+fn original_of(alias: &str) -> Option<String> {
+    alias.is_ascii().then(|| format!("rfc822;{}", encode_xtext(alias)))
+}
+
+/// What the bytes of a message need to be transmitted. Fields need SMTPUTF8 only if the message came with it: older mail has octets above 127 in
+/// fields, too.
+pub(crate) fn transmission_of(raw: &[u8]) -> Transmission {
+    let header = memchr::memmem::find(raw, b"\r\n\r\n").and_then(|end| raw.get(..end)).unwrap_or(raw);
+    Transmission { is_8bit: !raw.is_ascii(), is_utf8: !header.is_ascii() }
+}
+
+/// Works on a message of so many bytes: on another thread if it takes more than half a millisecond. `None` when the work broke off.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match bytes <= INLINE_BYTES_MAX {
+        true => Some(work()),
+        false => tokio::task::spawn_blocking(work).await.ok(),
+    }
+}

@@ -1,0 +1,61 @@
+//! Submission: users send mail (RFC 6409, RFC 8314).
+
+mod config;
+pub(crate) mod message;
+
+use std::sync::Arc;
+
+use restante_core::Error;
+use restante_directory::{Directory, random_secret};
+use restante_mail::sending::SendingLimits;
+
+pub use self::config::SubmissionConfig;
+use crate::Outbox;
+
+/// What submission needs.
+#[derive(Clone)]
+pub struct SubmissionParts {
+    /// The settings.
+    pub config: SubmissionConfig,
+    /// Log-ins, and the addresses that belong to an account. Its follower must run.
+    pub directory: Directory,
+    /// Takes what is submitted.
+    pub outbox: Arc<dyn Outbox>,
+    /// How much an account may send.
+    pub limits: SendingLimits,
+}
+
+/// Submission in a running door.
+pub(crate) struct Submission {
+    pub(crate) config: SubmissionConfig,
+    pub(crate) directory: Directory,
+    pub(crate) outbox: Arc<dyn Outbox>,
+    pub(crate) limits: SendingLimits,
+    /// Makes the keys of messages differ from those of other servers and earlier runs.
+    pub(crate) secret: String,
+}
+
+impl Submission {
+    /// # Errors
+    /// `Invalid` when the settings can't work; `Internal` when the system has no random numbers.
+    pub(crate) fn new(parts: SubmissionParts, has_tls: bool) -> Result<Self, Error> {
+        let SubmissionParts { config, directory, outbox, limits } = parts;
+        let wrong = |setting: &str, advice: &str| {
+            Err(Error::invalid(format!("the setting submission.{setting} can't be used: {advice}")))
+        };
+        if let Some((setting, advice)) = config.problem() {
+            return wrong(setting, &advice);
+        }
+        if !config.listen_tls.is_empty() && !has_tls {
+            return wrong("listen_tls", "name a certificate in the settings of TLS");
+        }
+        // Nobody could log in.
+        if !config.listen.is_empty() && !has_tls && !config.allow_plaintext_loopback {
+            return wrong(
+                "listen",
+                "name a certificate in the settings of TLS, or set allow_plaintext_loopback for trials",
+            );
+        }
+        Ok(Self { config, directory, outbox, limits, secret: random_secret()? })
+    }
+}

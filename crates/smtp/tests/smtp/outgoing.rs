@@ -1,0 +1,156 @@
+//! Outgoing mail on this server: into the queue, and from the queue into accounts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use restante_blobs::{Config, EngineUrl};
+use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_delivery::{Local, Outgoing, Recipient, srs::Srs};
+use restante_mail::queue::{
+    ListFilter, NewMessage, NewRecipient, Notify, Queue, Source, SourceKind, Transmission,
+};
+use restante_records::{AccountId, RecordId, Schema};
+use restante_smtp::{ForwardSender, Forwards, LocalDelivery, Outbox, QueueOutbox};
+
+use crate::users::{NOW, Rewritten, Users};
+
+fn outgoing(sender: &str, bytes: &'static str) -> Outgoing {
+    Outgoing {
+        bytes: Bytes::from_static(bytes.as_bytes()),
+        sender: sender.to_owned(),
+        envelope_id: None,
+        returned: None,
+        transmission: Transmission::default(),
+        source: SourceKind::Smtp,
+        account: None,
+        record: RecordId(0),
+        key: [7; 32],
+    }
+}
+
+fn recipient(address: &str) -> Recipient {
+    Recipient { address: address.to_owned(), notify: Notify::default(), original: None }
+}
+
+fn local(users: &Users) -> LocalDelivery {
+    LocalDelivery {
+        recipients: Arc::new(users.directory.clone()),
+        delivery: users.stored.clone(),
+        forwards: Some(Forwards { outbox: users.sent.clone(), sender: Arc::new(Rewritten) }),
+        clock: users.clock.clone(),
+        quota_is_permanent: false,
+    }
+}
+
+#[tokio::test]
+async fn sub6_what_the_door_queues_is_in_the_queue_with_its_bytes() {
+    let records = restante_records::EngineUrl::Memory;
+    let records = restante_records::Config::new(records, Schema::new(restante_mail::kinds()).unwrap());
+    let records = restante_records::open(records).await.unwrap();
+    let blobs = restante_blobs::open(Config::new(EngineUrl::Memory)).await.unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(NOW)));
+    let queue = Queue::new(records.records.clone(), clock);
+    let outbox = QueueOutbox::new(blobs.blobs.clone(), queue.clone());
+    let blob = outbox.put(Bytes::from_static(b"From: a@b\r\n\r\n")).await.unwrap();
+    let to = |address: &str| NewRecipient {
+        address: address.to_owned(),
+        notify: Notify::default(),
+        original: None,
+    };
+    let message = NewMessage {
+        source: Source {
+            kind: SourceKind::Smtp,
+            account: Some(AccountId(2_000)),
+            record: RecordId(0),
+            key: [1; 32],
+        },
+        blob,
+        size: 13,
+        sender: "anna@example.org".to_owned(),
+        envelope_id: None,
+        returned: None,
+        transmission: Transmission::default(),
+        due: NOW as u64,
+        recipients: vec![to("x@example.net"), to("bob@example.org")],
+    };
+    for _ in 0..2 {
+        outbox.queue(message.clone()).await.unwrap();
+    }
+    let page = queue.list(&ListFilter::default(), None, 10).await.unwrap();
+    let mut addresses: Vec<&str> =
+        page.recipients.iter().map(|queued| queued.recipient.address.as_str()).collect();
+    addresses.sort_unstable();
+    assert_eq!(addresses, ["bob@example.org", "x@example.net"]);
+    assert_eq!(page.recipients[0].message.blob, blob);
+    assert_eq!(blobs.blobs.size(blob).await.unwrap(), Some(13));
+}
+
+#[tokio::test]
+async fn sub6_mail_to_addresses_of_this_server_is_placed_once() {
+    let users = Users::start().await;
+    let local = local(&users);
+    assert!(local.is_local("example.org").await.unwrap());
+    assert!(!local.is_local("example.net").await.unwrap());
+    assert!(!local.is_local("[192.0.2.1]").await.unwrap());
+    let message = outgoing("bob@example.org", "Received: x\r\nFrom: bob@example.org\r\n\r\ntext\r\n");
+    for address in ["anna@example.org", "anna@example.org", "info@example.org"] {
+        let attempted = local.deliver(&message, &recipient(address)).await;
+        assert_eq!((attempted.reply.code, attempted.is_reported_further), (250, false));
+    }
+    {
+        let mails = users.stored.mails.lock();
+        assert_eq!((mails.len(), mails[0].1[0].account), (1, users.anna));
+        let raw = String::from_utf8(mails[0].0.raw.to_vec()).unwrap();
+        assert!(raw.starts_with("Return-Path: <bob@example.org>\r\nReceived: x\r\n"), "{raw}");
+    }
+    let code = async |address: &str| local.deliver(&message, &recipient(address)).await.reply.code;
+    assert_eq!(code("nobody@example.org").await, 550);
+    users.stored.failing.lock().insert("anna", Some(ErrorKind::Unavailable));
+    assert_eq!(code("anna@example.org").await, 451);
+    users.stored.failing.lock().insert("anna", None);
+    assert_eq!(code("anna@example.org").await, 452, "the quota");
+}
+
+#[tokio::test]
+async fn fwd1_mail_of_users_to_an_alias_is_forwarded_once() {
+    let users = Users::start().await;
+    let local = local(&users);
+    let message = outgoing("bob@example.org", "From: bob@example.org\r\n\r\n");
+    users.stored.failing.lock().insert("anna", Some(ErrorKind::Unavailable));
+    assert_eq!(local.deliver(&message, &recipient("team@example.org")).await.reply.code, 451);
+    assert_eq!(users.sent.count(), 0, "what is tried again has not been forwarded");
+    users.stored.failing.lock().clear();
+    for _ in 0..2 {
+        assert_eq!(local.deliver(&message, &recipient("team@example.org")).await.reply.code, 250);
+    }
+    let (forwarded, raw) = users.sent.only();
+    assert_eq!(forwarded.recipients[0].address, "team@example.net");
+    assert!(raw.starts_with("Delivered-To: team@example.org\r\nFrom: "), "{raw}");
+    let again =
+        outgoing("bob@example.org", "Delivered-To: away@example.org\r\nFrom: bob@example.org\r\n\r\n");
+    assert_eq!(local.deliver(&again, &recipient("away@example.org")).await.reply.code, 550);
+}
+
+#[tokio::test]
+async fn fwd2_reports_about_forwarded_mail_go_back_to_its_sender() {
+    let users = Users::start().await;
+    let local = local(&users);
+    let report = outgoing("", "From: mailer-daemon@example.org\r\n\r\n");
+    let back = recipient("srs-S=example.com@example.org");
+    assert_eq!(local.deliver(&report, &back).await.reply.code, 250);
+    let (message, _) = users.sent.only();
+    assert_eq!((message.sender.as_str(), message.recipients[0].address.as_str()), ("", "S@example.com"));
+    let other = outgoing("bob@example.org", "From: bob@example.org\r\n\r\n");
+    assert_eq!(local.deliver(&other, &back).await.reply.code, 550);
+}
+
+#[test]
+fn fwd2_senders_are_rewritten_by_srs_in_the_domain_of_the_alias() {
+    let srs = Srs::new(b"secret", Arc::new(ManualClock::new(Timestamp::from_seconds(NOW))));
+    let rewritten = ForwardSender::rewrite(&srs, "sender@example.com", &"team@example.org".parse().unwrap());
+    assert!(rewritten.starts_with("SRS0=") && rewritten.ends_with("@example.org"), "{rewritten}");
+    assert_eq!(ForwardSender::original(&srs, &rewritten).as_deref(), Some("sender@example.com"));
+    assert_eq!(ForwardSender::original(&srs, "team@example.org"), None);
+    let forged = rewritten.replacen("example.com", "example.net", 1);
+    assert_eq!(ForwardSender::original(&srs, &forged), None);
+}

@@ -1,0 +1,10 @@
+//! Any bytes, split anywhere, as what a server replies.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use restante_mail_wire::smtp::properties;
+
+fuzz_target!(|input: &[u8]| {
+    let (splits, bytes) = properties::with_splits(input);
+    properties::peer(bytes, &splits);
+});
