@@ -23,6 +23,7 @@ mod limits;
 mod login;
 mod metrics;
 mod operations;
+mod own_addresses;
 mod random;
 mod remembered;
 mod removal;

@@ -1,74 +1,31 @@
-//! The addresses that an account sends with.
+//! As whom an account may send.
 
-use restante_core::ErrorKind;
-use restante_records::AccountId;
-
-use crate::{
-    Access, Directory, EmailAddress, Error, Login, Resolution, Target,
-    entry::{AddressEntry, target_hash},
-    schema::{ADDRESS, ADDRESS_BY_TARGET},
-};
-
-/// The most addresses of one account that [`Directory::addresses_of`] finds.
-const ADDRESSES_MAX: usize = 64;
+use crate::{Access, Directory, EmailAddress, Error, Login, Resolution, Target};
 
 impl Directory {
-    /// The addresses of an account: its own, then the aliases that lead to it and to nobody else, at most 64. Empty when there is no such
-    /// account. An alias that an older version has written is found once it was changed; [`Directory::may_send_as`] knows all.
+    /// Whether mail of a log-in may have an address as its sender: mail for it comes to the account, by whatever alias or detail, or to accounts
+    /// that the log-in may change, and to nobody else.
     ///
     /// # Errors
-    /// Those of the records.
-    pub async fn addresses_of(&self, account: AccountId) -> Result<Vec<EmailAddress>, Error> {
-        let mut addresses: Vec<EmailAddress> = self.address_of(account).await?.into_iter().collect();
-        let mut followed = 0;
-        // Aliases may lead to the account through other aliases of it.
-        while let Some(target) = addresses.get(followed).cloned() {
-            followed += 1;
-            let found = self.store().all(ADDRESS, ADDRESS_BY_TARGET, target_hash(&target).into()).await?;
-            for (_, record) in found {
-                let AddressEntry::Alias(alias) = AddressEntry::read(&record)? else { continue };
-                if addresses.len() >= ADDRESSES_MAX {
-                    return Ok(addresses);
-                }
-                let is_new = alias.targets.contains(&target) && !addresses.contains(&alias.address);
-                if is_new && self.may_send_as(account, &alias.address).await? {
-                    addresses.push(alias.address);
-                }
-            }
-        }
-        Ok(addresses)
-    }
-
-    /// Whether an account may send with an address: mail for it goes to this account and to nobody else.
-    ///
-    /// # Errors
-    /// Those of the records.
-    pub async fn may_send_as(&self, account: AccountId, address: &EmailAddress) -> Result<bool, Error> {
-        match self.resolve(address).await {
-            Ok(Resolution::Targets(targets)) => {
-                let is_account =
-                    |target: &Target| matches!(target, Target::Account { account: to, .. } if *to == account);
-                Ok(targets.len() == 1 && targets.iter().all(is_account))
-            }
-            Ok(Resolution::Unknown | Resolution::Foreign) => Ok(false),
-            // An alias that leads in a circle, or too far, leads to no account.
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-    /// Whether a log-in may send with an address: its account may, or an account that it may change.
-    ///
-    /// # Errors
-    /// Those of the records.
-    pub async fn login_may_send_as(&self, login: &Login, address: &EmailAddress) -> Result<bool, Error> {
-        if *address == login.address || self.may_send_as(login.account, address).await? {
+    /// Those of the records. Aliases that can't be followed belong to nobody.
+    pub async fn may_send_as(&self, login: &Login, address: &EmailAddress) -> Result<bool, Error> {
+        if *address == login.address {
             return Ok(true);
         }
-        for grant in login.grants.iter().filter(|grant| grant.access >= Access::Write) {
-            if self.may_send_as(grant.owner, address).await? {
-                return Ok(true);
+        let resolved = match self.resolve(address).await {
+            Ok(resolved) => resolved,
+            Err(error) if error.kind() == restante_core::ErrorKind::Conflict => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let Resolution::Targets(targets) = resolved else { return Ok(false) };
+        let is_own = |target: &Target| match target {
+            Target::Account { account, .. } => {
+                let may_change =
+                    |grant: &crate::Grant| grant.owner == *account && grant.access >= Access::Write;
+                *account == login.account || login.grants.iter().any(may_change)
             }
-        }
-        Ok(false)
+            Target::Foreign(_) => false,
+        };
+        Ok(targets.iter().all(is_own)) // one at least
     }
 }

@@ -35,8 +35,8 @@ pub fn kinds() -> Vec<KindSchema> {
         answered::schema(),
         queued::schema(),
         outgoing::schema(),
-        dkim::schema(),
         sent::schema(),
+        dkim::schema(),
     ]
 }
 

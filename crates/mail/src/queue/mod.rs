@@ -13,9 +13,9 @@ mod item;
 mod list;
 mod operate;
 mod stored;
-mod transmit;
 #[cfg(test)]
 mod tests;
+mod transmit;
 mod view;
 
 use std::sync::Arc;

@@ -26,7 +26,7 @@ mod moving;
 mod node;
 mod ops;
 mod records;
-mod serving;
 mod sending;
+mod serving;
 mod sessions;
 mod transfer;

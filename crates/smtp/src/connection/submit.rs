@@ -102,7 +102,7 @@ impl Client {
         sender: Mailbox<'_>,
     ) -> Result<(), Reply<'static>> {
         let Ok(address) = sender.to_string().parse::<EmailAddress>() else { return Err(FOREIGN_SENDER) };
-        match submission.directory.login_may_send_as(login, &address).await {
+        match submission.directory.may_send_as(login, &address).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(FOREIGN_SENDER),
             Err(error) => {
@@ -184,7 +184,7 @@ impl Client {
             Refusal::of_store(error.kind())
         };
         for author in &prepared.authors {
-            let may_send = submission.directory.login_may_send_as(&submitted.login, author).await;
+            let may_send = submission.directory.may_send_as(&submitted.login, author).await;
             if !may_send.map_err(|error| failed(&error))? {
                 return Err(Refusal::ForeignAuthor);
             }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use restante_blobs::{Config, EngineUrl};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 use restante_mail::queue::{
-    ListFilter, NewMessage, NewRecipient, Notify, Outgoing, Queue, Recipient, Source, SourceKind, Transmission,
+    ListFilter, NewMessage, NewRecipient, Notify, Outgoing, Queue, Recipient, Source, SourceKind,
+    Transmission,
 };
 use restante_records::{AccountId, RecordId, Schema};
 use restante_smtp::{Forwards, LocalDelivery, Outbox, QueueOutbox};

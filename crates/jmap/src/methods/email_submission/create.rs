@@ -227,7 +227,7 @@ impl Create<'_> {
 
     async fn may_send_as(&self, address: &str) -> Result<bool, MethodError> {
         match address.parse::<EmailAddress>() {
-            Ok(address) => Ok(self.context.directory().may_send_as(self.account, &address).await?),
+            Ok(address) => Ok(self.context.directory().is_address_of(self.account, &address).await?),
             Err(_) => Ok(false),
         }
     }

@@ -132,7 +132,7 @@ impl Call<'_> {
         if !invalid.is_empty() {
             return Ok(Err(invalid.into_error()));
         }
-        if !self.context.directory().may_send_as(self.answer.account, &address).await? {
+        if !self.context.directory().is_address_of(self.answer.account, &address).await? {
             return Ok(Err(forbidden()));
         }
         Ok(Ok(NewIdentity { email: email.to_owned(), update }))

@@ -296,7 +296,10 @@ impl OpenDoor for OpenMail {
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         routes.extend(self.sending.as_ref().map(|sending| {
             let (queue, directory) = (sending.queue.clone(), self.directory.clone());
-            commands::queue::route(commands::queue::Operator { queue, directory }, backups::data_folder(config))
+            commands::queue::route(
+                commands::queue::Operator { queue, directory },
+                backups::data_folder(config),
+            )
         }));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
@@ -369,8 +372,10 @@ impl OpenDoor for OpenMail {
         let Some(door) = self.smtp.get() else { return Ok(()) };
         let smtp = door.smtp_addresses().iter().map(|address| ("SMTP", address.to_string()));
         let lmtp = door.lmtp_addresses().iter().map(|address| ("LMTP", address.to_string()));
-        let submission = door.submission_addresses().iter().map(|address| ("submission", address.to_string()));
-        let submissions = door.submissions_addresses().iter().map(|address| ("submissions", address.to_string()));
+        let submission =
+            door.submission_addresses().iter().map(|address| ("submission", address.to_string()));
+        let submissions =
+            door.submissions_addresses().iter().map(|address| ("submissions", address.to_string()));
         for (protocol, address) in smtp.chain(lmtp).chain(submission).chain(submissions) {
             if !is_one {
                 info!(protocol, address, "mail is received");
@@ -444,7 +449,10 @@ impl OpenMail {
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),
             net: self.shared.net.clone(),
-            submission: self.sending.as_ref().map(|sending| sending.submission(self.config(), &self.directory)),
+            submission: self
+                .sending
+                .as_ref()
+                .map(|sending| sending.submission(self.config(), &self.directory)),
             forwards: self.sending.as_ref().map(Sending::forwards),
         }
     }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_core::{Clock, Error};
 use restante_delivery::{
-    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, Outgoing, Recipient, ReportNotices, Sender,
-    SenderHealth, SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
+    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, Outgoing, Recipient, ReportNotices,
+    Sender, SenderHealth, SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
     dkim::DomainSigner,
     route::OwnHost,
     srs::Srs,
@@ -23,9 +23,7 @@ use restante_mail::{
 };
 use restante_net::dns::{Resolver, SystemResolver};
 use restante_operate::RoleCheck;
-use restante_smtp::{
-    ForwardSender, Forwards, LocalDelivery, MailDelivery, QueueOutbox, SubmissionParts,
-};
+use restante_smtp::{ForwardSender, Forwards, LocalDelivery, MailDelivery, QueueOutbox, SubmissionParts};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
@@ -233,7 +231,9 @@ impl Local for ServerLocal {
         let (attempted, placed) = self.local.deliver(message, recipient).await;
         // A report about a submission is named there.
         if message.source == SourceKind::Report && message.record.0 != 0 {
-            for (account, email) in placed.into_iter().filter(|(account, _)| Some(*account) == message.account) {
+            for (account, email) in
+                placed.into_iter().filter(|(account, _)| Some(*account) == message.account)
+            {
                 let noted = self.mail.add_submission_report(account, message.record, email).await;
                 if let Err(error) = noted {
                     debug!(%error, "a report is not named in its submission");

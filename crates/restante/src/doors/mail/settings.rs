@@ -86,7 +86,8 @@ impl DoorSettings for MailSpec {
             LmtpAddress::Unix(_) => None,
         });
         let submission = config.submission.listen.iter().map(|address| ("submission.listen", *address));
-        let submissions = config.submission.listen_tls.iter().map(|address| ("submission.listen_tls", *address));
+        let submissions =
+            config.submission.listen_tls.iter().map(|address| ("submission.listen_tls", *address));
         smtp.chain(lmtp).chain(submission).chain(submissions).collect()
     }
 

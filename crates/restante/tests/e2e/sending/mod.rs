@@ -107,7 +107,8 @@ impl Sending {
         let answers = self.calls(&[("Mailbox/query", of_drafts), ("Identity/get", json!({}))]);
         let drafts = answers[0][1]["ids"][0].as_str().unwrap();
         let identity = answers[1][1]["list"][0]["id"].clone();
-        let email = json!({"blobId": blob["blobId"], "mailboxIds": {drafts: true}, "keywords": {"$draft": true}});
+        let email =
+            json!({"blobId": blob["blobId"], "mailboxIds": {drafts: true}, "keywords": {"$draft": true}});
         let imported = self.calls(&[("Email/import", json!({"emails": {"d": email}}))]);
         let email = imported[0][1]["created"]["d"]["id"].clone();
         let create = json!({"s": {"identityId": identity, "emailId": email}});
@@ -171,7 +172,10 @@ fn what_is_submitted_reaches_the_other_server_and_accounts_of_this_one() {
     let mut recipients = taken.recipients.clone();
     recipients.sort();
     assert_eq!(recipients, ["bob@example.net", "carol@example.net"], "one message for both");
-    assert_eq!((taken.sender.as_str(), taken.field("Subject"), taken.field("Bcc")), (USER, Some("Lunch"), None));
+    assert_eq!(
+        (taken.sender.as_str(), taken.field("Subject"), taken.field("Bcc")),
+        (USER, Some("Lunch"), None)
+    );
     assert!(taken.field("Message-ID").is_some() && taken.field("Date").is_some(), "{}", taken.text);
     assert!(taken.text.contains("\nA text.\n.A dot.\n"), "{}", taken.text);
     wait_until("it is in the own account", || sending.subjects() == ["Lunch"]);
@@ -291,7 +295,10 @@ fn qu1_what_was_accepted_survives_kills() {
         let sending = Sending::start_with(
             &folder,
             &sink,
-            &[("RESTANTE_SUBMISSION__MESSAGES_PER_HOUR_MAX", "100000"), ("RESTANTE_SUBMISSION__RECIPIENTS_PER_DAY_MAX", "100000")],
+            &[
+                ("RESTANTE_SUBMISSION__MESSAGES_PER_HOUR_MAX", "100000"),
+                ("RESTANTE_SUBMISSION__RECIPIENTS_PER_DAY_MAX", "100000"),
+            ],
         );
         let address = sending.submission;
         let (stored, replies) = mpsc::sync_channel(1_024);

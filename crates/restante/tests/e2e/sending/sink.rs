@@ -66,20 +66,26 @@ impl Sink {
 fn serve(stream: TcpStream, taken: &Mutex<Vec<Taken>>, is_busy: &AtomicBool) -> std::io::Result<()> {
     let mut out = stream.try_clone()?;
     let mut lines = BufReader::new(stream).lines();
-    let mut message = Taken { sender: String::new(), recipients: vec![], text: String::new(), is_answered: true };
+    let mut message =
+        Taken { sender: String::new(), recipients: vec![], text: String::new(), is_answered: true };
     out.write_all(b"220 sink.example ESMTP\r\n")?;
     while let Some(line) = lines.next() {
         let line = line?;
-        let path = || line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
+        let path =
+            || line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
         let upper = line.to_ascii_uppercase();
         let reply: &[u8] = match upper.get(..4).unwrap_or_default() {
-            "EHLO" => b"250-sink.example\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 SIZE 50000000\r\n",
+            "EHLO" => {
+                b"250-sink.example\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 SIZE 50000000\r\n"
+            }
             "MAIL" => {
                 (message.sender, message.recipients) = (path().to_owned(), vec![]);
                 b"250 2.1.0 ok\r\n"
             }
             "RCPT" if path().starts_with("refused") => b"550 5.1.1 nobody here\r\n",
-            "RCPT" if path().starts_with("later") && is_busy.load(Ordering::Relaxed) => b"451 4.3.0 come later\r\n",
+            "RCPT" if path().starts_with("later") && is_busy.load(Ordering::Relaxed) => {
+                b"451 4.3.0 come later\r\n"
+            }
             "RCPT" => {
                 message.recipients.push(path().to_owned());
                 b"250 2.1.5 ok\r\n"
@@ -96,7 +102,8 @@ fn serve(stream: TcpStream, taken: &Mutex<Vec<Taken>>, is_busy: &AtomicBool) -> 
                     message.text += line.strip_prefix('.').unwrap_or(&line);
                     message.text.push('\n');
                 }
-                message.is_answered = !message.recipients.iter().any(|recipient| recipient.starts_with("cut"));
+                message.is_answered =
+                    !message.recipients.iter().any(|recipient| recipient.starts_with("cut"));
                 taken.lock().unwrap().push(message.clone());
                 if !message.is_answered {
                     return Ok(());

@@ -12,6 +12,6 @@ pub(crate) mod setup;
 pub(super) mod show;
 pub(crate) mod token;
 
-pub(in crate::doors::mail) use route::{check_request, parse_request, refusal};
 pub(crate) use dkim::keys_of as dkim_keys;
+pub(in crate::doors::mail) use route::{check_request, parse_request, refusal};
 pub(crate) use route::{dkim_route, routes};

@@ -11,7 +11,7 @@ use indicatif::DecimalBytes;
 
 use super::{
     FilterFlags,
-    operate::{AllHeld, Queued, QueuedDomain, QueueAnswer, QueueOperation, ReachedQueue},
+    operate::{AllHeld, QueueAnswer, QueueOperation, Queued, QueuedDomain, ReachedQueue},
 };
 use crate::{
     doors::mail::commands::directory::{
@@ -108,7 +108,8 @@ async fn domains(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
 fn warn_of(held: Option<&AllHeld>) -> io::Result<()> {
     let Some(AllHeld { since, why }) = held else { return Ok(()) };
     let (since, why) = (time(*since), printable(why));
-    let line = format!("nothing is sent since {since} ({why}): restante queue release --all lets mail be sent");
+    let line =
+        format!("nothing is sent since {since} ({why}): restante queue release --all lets mail be sent");
     writeln!(io::stderr(), "restante: {line}")
 }
 
@@ -121,7 +122,11 @@ pub(super) async fn show(flags: &ShowFlags) -> anyhow::Result<ExitCode> {
     reached.close().await?;
     let QueueAnswer::Shown(found) = answer? else { bail!("the server's answer shows no recipient") };
     let Some(queued) = found else {
-        writeln!(io::stderr(), "restante: {} is not in the queue: it was sent, failed or was dropped", flags.id)?;
+        writeln!(
+            io::stderr(),
+            "restante: {} is not in the queue: it was sent, failed or was dropped",
+            flags.id
+        )?;
         return Ok(exit::found_wrong());
     };
     match flags.flags.format {
@@ -168,7 +173,8 @@ impl Printer {
             match self.format {
                 ReportFormat::Text => {
                     if self.printed == 0 {
-                        let head = ["id", "state", "next attempt", "tries", "recipient", "sender", "last reply"];
+                        let head =
+                            ["id", "state", "next attempt", "tries", "recipient", "sender", "last reply"];
                         print_cells(head.map(str::to_owned), out)?;
                     }
                     print_cells(cells(item), out)?;
@@ -256,15 +262,21 @@ mod tests {
         let text = printed(ReportFormat::Text, &[&[queued("17-1")], &[queued("17-2")]]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].starts_with("id ") && lines[1].starts_with("17-1 ") && lines[2].starts_with("17-2 "));
-        assert!(lines[1].ends_with("<>                              451 4.3.0 come  later (mx.example.net)"), "{text}");
+        assert!(
+            lines[0].starts_with("id ") && lines[1].starts_with("17-1 ") && lines[2].starts_with("17-2 ")
+        );
+        assert!(
+            lines[1].ends_with("<>                              451 4.3.0 come  later (mx.example.net)"),
+            "{text}"
+        );
         assert_eq!(printed(ReportFormat::Text, &[&[]]), "");
     }
 
     #[test]
     fn pages_are_one_array_of_json() {
         let read: Vec<Queued> =
-            serde_json::from_str(&printed(ReportFormat::Json, &[&[queued("17-1")], &[queued("17-2")]])).unwrap();
+            serde_json::from_str(&printed(ReportFormat::Json, &[&[queued("17-1")], &[queued("17-2")]]))
+                .unwrap();
         assert_eq!(read, [queued("17-1"), queued("17-2")]);
         assert_eq!(printed(ReportFormat::Json, &[&[]]), "[]\n");
     }
@@ -274,7 +286,10 @@ mod tests {
         let mut out = Vec::new();
         print_one(&queued("17-1"), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("sender        <>\n") && text.contains("next attempt  2019-04-01T00:00:00Z\n"), "{text}");
+        assert!(
+            text.contains("sender        <>\n") && text.contains("next attempt  2019-04-01T00:00:00Z\n"),
+            "{text}"
+        );
         assert!(!text.contains("reason"), "{text}");
     }
 }

@@ -3,8 +3,8 @@
 use restante_core::Error;
 use restante_directory::{Actor, Answer, Directory, DirectoryMetrics, EmailAddress};
 use restante_mail::queue::{
-    DomainCount, Held, LIST_MAX, ListFilter, Queue, QueueAccount, QueuedId, QueuedRecipient, QueuedState, Selection,
-    SourceKind,
+    DomainCount, Held, LIST_MAX, ListFilter, Queue, QueueAccount, QueuedId, QueuedRecipient, QueuedState,
+    Selection, SourceKind,
 };
 use restante_records::{AccountId, RecordId};
 use serde::{Deserialize, Serialize};
@@ -83,8 +83,15 @@ pub(super) enum Which {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum QueueAnswer {
-    Listed { items: Vec<Queued>, next: Option<String>, held: Option<AllHeld> },
-    Domains { items: Vec<QueuedDomain>, held: Option<AllHeld> },
+    Listed {
+        items: Vec<Queued>,
+        next: Option<String>,
+        held: Option<AllHeld>,
+    },
+    Domains {
+        items: Vec<QueuedDomain>,
+        held: Option<AllHeld>,
+    },
     Shown(Option<Box<Queued>>),
     /// How many recipients were changed.
     Changed(u64),
@@ -160,9 +167,15 @@ impl Operator {
     }
 
     /// Does one operation. What changes the queue is logged.
-    pub(super) async fn operate(&self, actor: &Actor, operation: QueueOperation) -> Result<QueueAnswer, Error> {
+    pub(super) async fn operate(
+        &self,
+        actor: &Actor,
+        operation: QueueOperation,
+    ) -> Result<QueueAnswer, Error> {
         match operation {
-            QueueOperation::List { filter, after, limit } => self.list(&filter, after.as_deref(), limit).await,
+            QueueOperation::List { filter, after, limit } => {
+                self.list(&filter, after.as_deref(), limit).await
+            }
             QueueOperation::Domains => {
                 let items = self.queue.domains().await?.into_iter().map(QueuedDomain::from).collect();
                 Ok(QueueAnswer::Domains { items, held: self.held().await? })
@@ -262,7 +275,8 @@ fn parse_id(text: &str) -> Result<QueuedId, Error> {
         let account = QueueAccount::all().nth(account.parse().ok()?)?;
         Some(QueuedId { account: account.account(), record: RecordId(record.parse().ok()?) })
     };
-    let wrong = || Error::invalid(format!("'{text}' is no id of the queue: `restante queue list` shows them"));
+    let wrong =
+        || Error::invalid(format!("'{text}' is no id of the queue: `restante queue list` shows them"));
     parse().ok_or_else(wrong)
 }
 
@@ -342,7 +356,8 @@ mod tests {
 
     #[test]
     fn ids_are_read_as_they_are_shown() {
-        let id = QueuedId { account: QueueAccount::all().nth(17).unwrap().account(), record: RecordId(4_711) };
+        let id =
+            QueuedId { account: QueueAccount::all().nth(17).unwrap().account(), record: RecordId(4_711) };
         assert_eq!(show_id(id), "17-4711");
         assert_eq!(parse_id("17-4711").unwrap(), id);
         for wrong in ["", "17", "64-1", "17-", "-1", "a-1", "17-4711-2"] {

@@ -22,7 +22,8 @@ pub(crate) fn route(operator: Operator, data: PathBuf) -> Route {
         let request = parse_request(&body, &data, login.as_deref());
         answer(operator, request)
     };
-    Route::post(PATH, "list, hold, release, retry and drop outgoing mail", answer).with_audience(Audience::Operators)
+    Route::post(PATH, "list, hold, release, retry and drop outgoing mail", answer)
+        .with_audience(Audience::Operators)
 }
 
 async fn answer(
