@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sub6_our_field_does_not_say_where_a_user_is() {
+    fn sm13_our_field_does_not_say_where_a_user_is() {
         for (protocol, is_tls, name) in [
             (Protocol::Submission, true, "ESMTPSA"),
             (Protocol::Submissions, true, "ESMTPSA"),

@@ -283,7 +283,7 @@ async fn verify(folder: &Path, acknowledged: &[&str]) {
 }
 
 #[test]
-fn sub6_what_was_acknowledged_is_in_the_queue_after_power_cuts() {
+fn sm13_what_was_acknowledged_is_in_the_queue_after_power_cuts() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if let Some(child) = child().unwrap() {
         return runtime.block_on(run(Arc::new(child)));

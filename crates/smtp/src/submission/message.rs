@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn sub6_date_and_message_id_are_added_when_they_are_missing() {
+    fn sm13_date_and_message_id_are_added_when_they_are_missing() {
         assert_eq!(
             completed("From: a@b.example\r\n\r\nText\r\n"),
             "T: 1\r\nDate: Sun, 9 Sep 2001 01:46:40 +0000\r\nMessage-ID: <id@mail.example.org>\r\n\
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn sub6_bcc_is_removed_wherever_it_stands() {
+    fn sm13_bcc_is_removed_wherever_it_stands() {
         let message = "Bcc: x@y\r\nDate: d\r\nBCC :\r\n\tsecret@z,\r\n w\r\nFrom: a@b.example\r\nMessage-ID: <i@j>\r\n\
                        Resent-Bcc: x@y\r\nReturn-Path: <q@r>\r\n\r\nBcc: body\r\n";
         let expected = "T: 1\r\nDate: d\r\nFrom: a@b.example\r\nMessage-ID: <i@j>\r\n\r\nBcc: body\r\n";
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn sub6_a_message_has_one_from_field_with_addresses() {
+    fn sm13_a_message_has_one_from_field_with_addresses() {
         let read = |message: &str| SubmittedHeader::read(message.as_bytes()).map(|header| header.authors);
         let address = |text: &str| text.parse::<EmailAddress>().unwrap();
         let two = "From: A <A@b.example>,\r\n \"B, C\" <c@d.example>\r\n\r\n";

@@ -43,7 +43,7 @@ fn local(users: &Users) -> LocalDelivery {
 }
 
 #[tokio::test]
-async fn sub6_what_the_door_queues_is_in_the_queue_with_its_bytes() {
+async fn sm13_what_the_door_queues_is_in_the_queue_with_its_bytes() {
     let records = restante_records::EngineUrl::Memory;
     let records = restante_records::Config::new(records, Schema::new(restante_mail::kinds()).unwrap());
     let records = restante_records::open(records).await.unwrap();
@@ -86,7 +86,7 @@ async fn sub6_what_the_door_queues_is_in_the_queue_with_its_bytes() {
 }
 
 #[tokio::test]
-async fn sub6_mail_to_addresses_of_this_server_is_placed_once() {
+async fn sm13_mail_to_addresses_of_this_server_is_placed_once() {
     let users = Users::start().await;
     let local = local(&users);
     assert!(local.is_local("example.org").await.unwrap());

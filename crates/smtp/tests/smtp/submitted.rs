@@ -30,7 +30,7 @@ async fn send(client: &mut Client, message: &str) -> String {
 }
 
 #[tokio::test]
-async fn sub6_a_message_is_queued_for_all_its_recipients_at_once() {
+async fn sm13_a_message_is_queued_for_all_its_recipients_at_once() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     begin(
@@ -65,7 +65,7 @@ async fn sub6_a_message_is_queued_for_all_its_recipients_at_once() {
 }
 
 #[tokio::test]
-async fn sub6_the_same_message_again_is_another_one() {
+async fn sm13_the_same_message_again_is_another_one() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     for _ in 0..2 {
@@ -75,7 +75,7 @@ async fn sub6_the_same_message_again_is_another_one() {
 }
 
 #[tokio::test]
-async fn sub6_a_message_that_can_not_be_queued_is_not_acknowledged() {
+async fn sm13_a_message_that_can_not_be_queued_is_not_acknowledged() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     for (kind, reply) in [(ErrorKind::Unavailable, "451 4.3.0"), (ErrorKind::Full, "452 4.3.1")] {
@@ -88,7 +88,7 @@ async fn sub6_a_message_that_can_not_be_queued_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn sub6_the_sender_is_an_address_of_the_account() {
+async fn sm13_the_sender_is_an_address_of_the_account() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     for own in [
@@ -111,7 +111,7 @@ async fn sub6_the_sender_is_an_address_of_the_account() {
 }
 
 #[tokio::test]
-async fn sub6_the_author_is_an_address_of_the_account() {
+async fn sm13_the_author_is_an_address_of_the_account() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     for own in ["anna@example.org", "Anna <info@example.org>", "a@x <anna+y@example.org>, carol@example.org"]
@@ -135,7 +135,7 @@ async fn sub6_the_author_is_an_address_of_the_account() {
 }
 
 #[tokio::test]
-async fn sub6_a_message_is_completed_and_its_bcc_removed() {
+async fn sm13_a_message_is_completed_and_its_bcc_removed() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     let message = "From: anna@example.org\r\nBcc: secret@example.net\r\n\r\ntext\r\n.\r\n";
@@ -147,7 +147,7 @@ async fn sub6_a_message_is_completed_and_its_bcc_removed() {
 }
 
 #[tokio::test]
-async fn sub6_what_no_server_may_be_sent_is_refused() {
+async fn sm13_what_no_server_may_be_sent_is_refused() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     for (message, reply) in [
@@ -162,7 +162,7 @@ async fn sub6_what_no_server_may_be_sent_is_refused() {
 }
 
 #[tokio::test]
-async fn sub6_recipients_that_this_server_does_not_have_are_refused_at_once() {
+async fn sm13_recipients_that_this_server_does_not_have_are_refused_at_once() {
     let users = Users::start().await;
     let mut client = users.anna().await;
     client
