@@ -10,7 +10,9 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc};
 
 use restante_blobs::FilesConfig;
 use restante_core::{ManualClock, Timestamp, nonzero};
-use restante_directory::{Actor, Directory, DirectoryConfig, DirectoryMetrics, NewPassword, Operation, Role};
+use restante_directory::{
+    Actor, Directory, DirectoryConfig, DirectoryMetrics, EmailAddress, NewPassword, Operation, Role,
+};
 use restante_mail::{
     Mail, MailConfig, MailMetrics,
     queue::{LIST_MAX, ListFilter, Queue, QueuedRecipient},
