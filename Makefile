@@ -9,7 +9,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,11 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
-	--package restante-search --package restante-smtp --locked --test power_cut
+	--package restante-search --package restante-smtp --locked --test power_cut --test power_cut_submission
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
+
+sim: toolchain ## Simulate submission, queue and senders from 10,000 seeds (SEEDS=1000 for less, SEED=17 for one that failed)
+	SIM_SEEDS=$(or $(SEEDS),10000) $(if $(SEED),SIM_SEED=$(SEED)) cargo test --release --package restante-delivery --locked --test simulation -- --nocapture
 
 data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release
 	cargo test --package restante --locked --test e2e make_data_folder -- --ignored

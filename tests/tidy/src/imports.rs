@@ -25,6 +25,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-directory", Kind::Model),
     ("restante-mail", Kind::Model),
     ("restante-follow", Kind::Loop),
+    ("restante-delivery", Kind::Follower),
     ("restante-indexer", Kind::Follower),
     ("restante-waku", Kind::Door),
     ("restante-jmap", Kind::Door),
