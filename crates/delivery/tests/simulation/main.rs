@@ -188,13 +188,16 @@ impl Sim {
         }
     }
 
-    /// Adds a message until that is answered, as a client does that repeats.
+    /// Adds a message, and repeats that until it is answered where its source does so. Returns what was accepted.
     async fn submit(&self, number: u8) -> Vec<Accepted> {
         let message = self.message(number);
         let kind = message.source.kind;
         self.outside.submissions.lock().insert(u64::from(number), Undo::Pending);
         let door = self.queue(self.chance.below(SERVERS as u64) as usize);
         while door.add(message.clone()).await.is_err() {
+            if kind == SourceKind::Smtp {
+                return Vec::new(); // a client gets 451, and repeats it as another message
+            }
             sleep(Duration::from_millis(500)).await;
         }
         // What a peer or a follower repeats has the same key.
