@@ -16,6 +16,7 @@ const SOURCES: &[&str] = &[
     "search",
     "smtp",
     "delivery",
+    "queue",
     "sending",
     "submissions",
     "vacation",

@@ -31,7 +31,7 @@ pub(crate) enum DomainCommand {
     Dkim(DkimCommand),
     /// Print the DNS records that a domain should have
     #[command(after_help = domain_records::RECORDS_HELP)]
-    Records(domain_records::RecordsFlags),
+    Records(domain_records::DomainRecordsFlags),
     /// Check the DNS records of a domain; exits with 1 if one is missing or wrong
     #[command(after_help = domain_records::CHECK_HELP)]
     Check(domain_records::CheckFlags),

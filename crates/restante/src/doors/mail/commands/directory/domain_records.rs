@@ -39,7 +39,7 @@ can't be judged from here. The exit code is 1 if a record is missing or differs.
 of the domain itself to see a change at once; others remember old answers for a while.";
 
 #[derive(Args, Debug)]
-pub(crate) struct RecordsFlags {
+pub(crate) struct DomainRecordsFlags {
     /// The domain, as example.org
     domain: Domain,
     #[command(flatten)]
@@ -89,7 +89,7 @@ fn jmap(config: &Config, host: &str) -> Option<(String, u16)> {
     Some(of_url.unwrap_or_else(|| (host.to_owned(), 443)))
 }
 
-pub(super) async fn run_records(RecordsFlags { domain, flags }: RecordsFlags) -> anyhow::Result<ExitCode> {
+pub(super) async fn run_records(DomainRecordsFlags { domain, flags }: DomainRecordsFlags) -> anyhow::Result<ExitCode> {
     let records = expected(&facts(domain, &flags).await?);
     let lines: Vec<String> = records.iter().map(ToString::to_string).collect();
     match flags.format {

@@ -219,8 +219,9 @@ Next:
   restante account add NAME@{domain}
   restante account list
 The console is at http://127.0.0.1:8646 and asks for the token.
-Mail programs read by JMAP at http://127.0.0.1:8647, mail comes in by LMTP at 127.0.0.1:2424; this version does not send mail.
-Before the MX record is set, let mail in: smtp.listen = [\"0.0.0.0:25\"].
+Mail programs read by JMAP at http://127.0.0.1:8647, mail comes in by LMTP at 127.0.0.1:2424.
+Before the MX record is set, let mail in: smtp.listen = [\"0.0.0.0:25\"]. To send to other servers,
+make keys with `restante domain dkim create {domain}`, then `restante domain check {domain}`.
 ",
         data = config.server.data_dir.display(),
         certificate = certificate.display(),
