@@ -79,7 +79,7 @@ fn scram_last(bare: &str, server: &str, password: &str) -> (String, String) {
 async fn scram(client: &mut Client, password: &str) -> (String, String) {
     let bare = format!("n={ANNA},r=rOprNGfwEbeRWgbNEkqO");
     let reply = client.say(&format!("AUTH SCRAM-SHA-256 {}", base64(format!("n,,{bare}")))).await;
-    let challenge = base64_simd::STANDARD.decode_to_vec(reply.strip_prefix("334").unwrap()).unwrap();
+    let challenge = base64_simd::STANDARD.decode_to_vec(reply.strip_prefix("334 ").unwrap()).unwrap();
     let (last, answer) = scram_last(&bare, &String::from_utf8(challenge).unwrap(), password);
     (client.say(&base64(last)).await, answer)
 }
