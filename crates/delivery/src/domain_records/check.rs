@@ -295,7 +295,7 @@ fn has_version(text: &str, version: &str) -> bool {
 
 /// The value of a tag, without white space.
 fn tag(text: &str, name: &str) -> Option<String> {
-    let tags = text.split(';').filter_map(|tag| tag.split_once('='));
-    let (_, value) = tags.into_iter().find(|(known, _)| known.trim() == name)?;
+    let mut tags = text.split(';').filter_map(|tag| tag.split_once('='));
+    let (_, value) = tags.find(|(known, _)| known.trim() == name)?;
     Some(value.chars().filter(|c| !c.is_whitespace()).collect())
 }
