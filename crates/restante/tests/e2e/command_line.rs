@@ -64,6 +64,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         "docs/accounts.md",
         "docs/domains.md",
         "docs/mail.md",
+        "docs/sending.md",
         "docs/measured.md",
         "docs/operators.md",
         "docs/operators-databases.md",

@@ -40,7 +40,7 @@ impl Sending {
         command.args(["--jmap-listen", &jmap.to_string(), "--submission-listen", &submission.to_string()]);
         command.args(["--smarthost", &sink.address.to_string()]);
         command.env("RESTANTE_SUBMISSION__ALLOW_PLAINTEXT_LOOPBACK", "true");
-        command.env("RESTANTE_DELIVERY__RETRY_SECONDS", "[0, 1]");
+        command.env("RESTANTE_DELIVERY__RETRY_SECONDS", "0,1");
         command.envs(settings.iter().copied());
         Self { server: Server::spawn(command), jmap, submission }
     }
@@ -229,7 +229,7 @@ fn operators_see_hold_and_drop_what_is_queued() {
     let sink = Sink::start();
     sink.set_busy(true);
     make_account(&folder);
-    let sending = Sending::start_with(&folder, &sink, &[("RESTANTE_DELIVERY__RETRY_SECONDS", "[0, 86400]")]);
+    let sending = Sending::start_with(&folder, &sink, &[("RESTANTE_DELIVERY__RETRY_SECONDS", "0,86400")]);
     for recipient in ["later1@example.net", "later2@example.com"] {
         assert!(sending.submit(&[recipient], &message("Lunch")).starts_with("250 "));
     }
