@@ -26,6 +26,7 @@ struct Sending {
     server: Server,
     jmap: SocketAddr,
     submission: SocketAddr,
+    operators: String,
 }
 
 impl Sending {
@@ -34,15 +35,19 @@ impl Sending {
     }
 
     fn start_with(folder: &Path, sink: &Sink, settings: &[(&str, &str)]) -> Self {
-        let (jmap, submission) = (free_address(), free_address());
+        let (jmap, submission, operators) = (free_address(), free_address(), free_address());
         let mut command = restante(folder);
         command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
         command.args(["--jmap-listen", &jmap.to_string(), "--submission-listen", &submission.to_string()]);
         command.args(["--smarthost", &sink.address.to_string()]);
         command.env("RESTANTE_SUBMISSION__ALLOW_PLAINTEXT_LOOPBACK", "true");
+        command.env("RESTANTE_OPERATE__LISTEN", operators.to_string());
+        // A claim of a killed server is taken back soon, and a failure keeps nobody waiting.
+        command.env("RESTANTE_DELIVERY__LEASE_SECONDS", "3");
+        command.env("RESTANTE_DELIVERY__DOMAIN_DOWN_SECONDS", "0");
         command.env("RESTANTE_DELIVERY__RETRY_SECONDS", "0,1");
         command.envs(settings.iter().copied());
-        Self { server: Server::spawn(command), jmap, submission }
+        Self { server: Server::spawn(command), jmap, submission, operators: format!("http://{operators}") }
     }
 
     fn submit(&self, recipients: &[&str], message: &str) -> String {
@@ -119,6 +124,11 @@ impl Sending {
         answers[0][1]["created"]["s"]["id"].as_str().unwrap_or_else(|| panic!("{answers:?}")).to_owned()
     }
 
+    /// What a command of the queue prints, while the server runs.
+    fn queue(&self, folder: &Path, args: &[&str]) -> String {
+        said(folder, &[&["queue"], args, &["--rest", &self.operators]].concat())
+    }
+
     fn submission(&self, id: &str) -> Value {
         self.calls(&[("EmailSubmission/get", json!({"ids": [id]}))])[0][1]["list"][0].clone()
     }
@@ -149,7 +159,7 @@ fn submit(address: SocketAddr, recipients: &[&str], message: &str) -> io::Result
     }
     write!(stream, "DATA\r\n")?;
     assert!(reply()?.starts_with("354 "));
-    write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n"))?;
+    write!(stream, "{}\r\n.\r\n", message.replace("\n.", "\n..").replace('\n', "\r\n"))?;
     reply()
 }
 
@@ -179,7 +189,7 @@ fn what_is_submitted_reaches_the_other_server_and_accounts_of_this_one() {
     assert!(taken.field("Message-ID").is_some() && taken.field("Date").is_some(), "{}", taken.text);
     assert!(taken.text.contains("\nA text.\n.A dot.\n"), "{}", taken.text);
     wait_until("it is in the own account", || sending.subjects() == ["Lunch"]);
-    wait_until("the queue is empty", || said(&folder, &["queue", "list"]).is_empty());
+    wait_until("the queue is empty", || sending.queue(&folder, &["list"]).is_empty());
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
@@ -234,7 +244,7 @@ fn operators_see_hold_and_drop_what_is_queued() {
         assert!(sending.submit(&[recipient], &message("Lunch")).starts_with("250 "));
     }
     let list = |args: &[&str]| -> Vec<Value> {
-        let out = said(&folder, &[&["queue", "list", "--format", "json"], args].concat());
+        let out = sending.queue(&folder, &[&["list", "--format", "json"], args].concat());
         serde_json::from_str(&out).unwrap()
     };
     wait_until("both were tried", || {
@@ -243,17 +253,17 @@ fn operators_see_hold_and_drop_what_is_queued() {
     let of_com = list(&["--domain", "example.com"]);
     assert_eq!((of_com.len(), &of_com[0]["recipient"]), (1, &json!("later2@example.com")));
     let id = of_com[0]["id"].as_str().unwrap();
-    let shown = said(&folder, &["queue", "show", id]);
+    let shown = sending.queue(&folder, &["show", id]);
     assert!(shown.contains("later2@example.com") && shown.contains("451"), "{shown}");
-    said(&folder, &["queue", "hold", id]);
+    sending.queue(&folder, &["hold", id]);
     sink.set_busy(false);
-    said(&folder, &["queue", "retry", "--all"]);
+    sending.queue(&folder, &["retry", "--all"]);
     wait_until("what is not held is sent", || sink.taken().len() == 1);
     assert_eq!(sink.taken()[0].recipients, ["later1@example.net"]);
     assert_eq!(list(&["--held"]).len(), 1);
-    said(&folder, &["queue", "drop", id, "--yes"]);
+    sending.queue(&folder, &["drop", id, "--yes"]);
     assert_eq!(list(&[]), [Value::Null; 0]);
-    let unknown = say(&folder, &["queue", "show", id]);
+    let unknown = say(&folder, &["queue", "show", id, "--rest", &sending.operators]);
     assert_eq!(unknown.code, 1, "{}", unknown.err);
     assert_eq!(sending.server.stop().code(), Some(0));
 }
@@ -266,19 +276,19 @@ fn a_restored_server_holds_its_queue_until_it_is_released() {
     make_account(&folder);
     let sending = Sending::start(&folder, &sink);
     assert!(sending.submit(&["later@example.net"], &message("Lunch")).starts_with("250 "));
-    said(&folder, &["backup", "copy"]);
+    said(&folder, &["backup", "copy", "--rest", &sending.operators]);
     sink.set_busy(false);
     wait_until("it is sent", || sink.taken().len() == 1);
     assert_eq!(sending.server.stop().code(), Some(0));
 
     said(&folder, &["restore", "copy", "--force"]);
     let sending = Sending::start(&folder, &sink);
-    let listed = say(&folder, &["queue", "list"]);
+    let listed = say(&folder, &["queue", "list", "--rest", &sending.operators]);
     assert!(listed.err.contains("restante queue release --all"), "{}", listed.err);
     assert!(sending.submit(&["bob@example.net"], &message("New")).starts_with("250 "));
     thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(sink.taken().len(), 1, "nothing is sent again by itself");
-    said(&folder, &["queue", "release", "--all"]);
+    sending.queue(&folder, &["release", "--all"]);
     wait_until("all is sent", || sink.taken().len() == 3);
     assert_eq!(sending.server.stop().code(), Some(0));
 }
@@ -325,7 +335,7 @@ fn qu1_what_was_accepted_survives_kills() {
     }
     let sending = Sending::start(&folder, &sink);
     // A claim of the killed server is taken back when its lease ends.
-    wait_until("the queue is empty", || said(&folder, &["queue", "list"]).is_empty());
+    wait_until("the queue is empty", || sending.queue(&folder, &["list"]).is_empty());
     let taken = sink.taken();
     let own = sending.subjects();
     for subject in accepted.lock().unwrap().iter() {
