@@ -191,7 +191,7 @@ fn text(mail: u32) -> String {
 }
 
 fn is_of_user(mail: u32) -> bool {
-    mail % 2 == 0
+    mail.is_multiple_of(2)
 }
 
 struct Client(BufReader<TcpStream>);
