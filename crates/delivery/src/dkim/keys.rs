@@ -356,7 +356,7 @@ impl StoredKey {
     }
 
     /// The change that puts it into another state.
-    fn into_state(&self, state: KeyState, now: Timestamp) -> Result<Change, Error> {
+    fn change_to(&self, state: KeyState, now: Timestamp) -> Result<Change, Error> {
         let info = KeyInfo { state, changed: now.seconds(), ..self.body.info.clone() };
         let body = encode(&KeyBody { info, private_key: self.body.private_key.clone() })?;
         Ok(Change::Update { kind: dkim::KIND, id: self.id, body: Some(body), properties: None })
@@ -377,11 +377,11 @@ fn activate(
             && info.algorithm == own.algorithm
             && info.selector != own.selector;
         if is_replaced {
-            changes.push(other.into_state(KeyState::Retired, now)?);
+            changes.push(other.change_to(KeyState::Retired, now)?);
         }
     }
     if key.body.info.state != KeyState::Active {
-        changes.push(key.into_state(KeyState::Active, now)?);
+        changes.push(key.change_to(KeyState::Active, now)?);
     }
     Ok((changes, ()))
 }
@@ -395,7 +395,7 @@ fn retire(
     let key = find(keys, domain, selector)?;
     match key.body.info.state {
         KeyState::Retired => Ok((Vec::new(), ())),
-        KeyState::Waiting | KeyState::Active => Ok((vec![key.into_state(KeyState::Retired, now)?], ())),
+        KeyState::Waiting | KeyState::Active => Ok((vec![key.change_to(KeyState::Retired, now)?], ())),
     }
 }
 

@@ -69,7 +69,7 @@ fn decode(text: &str) -> Vec<u8> {
 fn tag(value: &str, name: &str) -> String {
     let tags = value.split(';').filter_map(|tag| tag.split_once('='));
     let found = tags.filter(|(known, _)| known.trim() == name).map(|(_, content)| content.trim());
-    found.last().unwrap_or_default().to_owned()
+    found.next_back().unwrap_or_default().to_owned()
 }
 
 /// Checks a signature of a message as a verifier does that reads nothing but its tags; the key is that of `p=`.
