@@ -44,10 +44,7 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
     }
 
     /// The value, if necessary a new one; the one before when a new one takes long, and `None` when there is none.
-    pub async fn get<F: Future<Output = T> + Send + 'static>(
-        &self,
-        make: impl FnOnce() -> F,
-    ) -> Option<T> {
+    pub async fn get<F: Future<Output = T> + Send + 'static>(&self, make: impl FnOnce() -> F) -> Option<T> {
         let shared = &self.shared;
         if let Some(fresh) = shared.fresh() {
             return Some(fresh);
