@@ -138,6 +138,71 @@ test("open event streams are shown on the page of their account", TIMEOUT, async
   await until("the stream has ended", async () => /Open now\s+nothing/.test(await text(page, "#account-facts")));
 });
 
+/** A server with mail for two domains that can't be sent: nobody listens where it is to go. */
+async function startQueue(t) {
+  const [lmtpPort, nowhere] = [await freePort(), await freePort()];
+  const other = await Server.start("--rest-admin", "--lmtp-listen", `127.0.0.1:${lmtpPort}`, "--smarthost", `127.0.0.1:${nowhere}`);
+  t.after(() => other.remove());
+  await operate(other, { do: "add_domain", domain: "example.org", separator: null, catch_all: null });
+  await operate(other, { do: "add_alias", address: "team@example.org", targets: ["carol@far.example", "dave@far.example", "erin@near.example"] });
+  assert.match(await deliver(lmtpPort, "team@example.org", message(1)), /^250 /);
+  return other;
+}
+
+test("operators see what waits to be sent, and change it", TIMEOUT, async (t) => {
+  const other = await startQueue(t);
+  const { page, problems } = await visit(t, "#/mail", {}, other);
+  await isReady(page);
+  const domain = page.locator("#outgoing-rows tr", { hasText: "far.example" });
+  await domain.filter({ hasText: "2 recipients" }).waitFor();
+  assert.match(await text(page, "#outgoing-facts"), /Waiting\s+3 recipients[\s\S]*Held\s+0 recipients/);
+  await domain.getByRole("link").click();
+  const rows = page.locator("#queue-rows tr");
+  await until("the recipients of the domain", async () => (await rows.count()) === 2);
+  assert.equal(await page.title(), "Outgoing mail – restante");
+  const carol = rows.filter({ hasText: "carol@far.example" });
+  await page.getByRole("button", { name: "Hold carol@far.example" }).click();
+  await carol.filter({ hasText: "by an operator, on the console" }).waitFor();
+  await page.getByRole("button", { name: "Release carol@far.example" }).click();
+  await carol.filter({ hasText: /waits|is being tried/ }).waitFor();
+  await page.getByRole("button", { name: "Drop carol@far.example" }).click();
+  await page.getByRole("button", { name: "Leave it" }).click();
+  assert.equal(await rows.count(), 2);
+  await page.getByRole("button", { name: "Drop carol@far.example" }).click();
+  await page.getByRole("button", { name: "Drop", exact: true }).click();
+  await until("it has left", async () => (await rows.count()) === 1);
+  assert.ok(!(await text(page, "main")).includes(SECRET));
+  assert.ok(await isStill(page), "the queue is no wider than the window");
+  await shoot(page, "queue-light", { fullPage: true });
+  assert.deepEqual((await accessibility(page)).violations, []);
+
+  await page.getByRole("button", { name: "Drop all" }).click();
+  await page.getByRole("button", { name: "Drop", exact: true }).click();
+  await page.getByText("Nothing waits here.").waitFor();
+  await page.locator("#queue-domain").fill("");
+  await page.keyboard.press("Enter");
+  await rows.filter({ hasText: "erin@near.example" }).waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test("that everything is held is shown, with what lets it go", TIMEOUT, async (t) => {
+  const other = await startQueue(t);
+  const operation = { do: "hold", which: "all", why: "the provider moves" };
+  const body = JSON.stringify({ by: "the test", operation });
+  const held = await fetch(`${other.url}/admin/v1/queue`, { method: "POST", headers: { "content-type": "application/json" }, body });
+  assert.equal(held.status, 200);
+  const { page, problems } = await visit(t, "#/mail", PHONE, other);
+  await isReady(page);
+  await page.locator("#outgoing-held", { hasText: "the provider moves" }).filter({ hasText: "restante queue release --all" }).waitFor();
+  await page.locator("#outgoing-rows tr", { hasText: "far.example" }).waitFor();
+  assert.ok(await isStill(page), "mail is no wider than the window");
+  assert.deepEqual((await accessibility(page)).violations, []);
+  await page.locator("#outgoing-held").getByRole("button", { name: "Release all" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Release all" }).click();
+  await page.locator("#outgoing-held").waitFor({ state: "hidden" });
+  assert.deepEqual(problems, []);
+});
+
 test("a server without mail shows none of it", TIMEOUT, async (t) => {
   const other = await Server.start();
   t.after(() => other.remove());

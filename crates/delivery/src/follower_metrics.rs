@@ -29,9 +29,26 @@ pub(crate) enum VacationResult {
     NotAnswered,
 }
 
+impl VacationResult {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replied => "replied",
+            Self::Repeated => "repeated",
+            Self::NotAnswered => "not_answered",
+        }
+    }
+}
+
 impl FollowerMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
+        // So that the first one is an increase.
+        for result in ["queued", "refused"] {
+            let _ = self.submissions.get_or_create(&ResultLabel { result });
+        }
+        for result in [VacationResult::Replied, VacationResult::Repeated, VacationResult::NotAnswered] {
+            let _ = self.vacation.get_or_create(&ResultLabel { result: result.as_str() });
+        }
         registry.register(
             "restante_submissions",
             "Submissions of JMAP, by result: queued, refused",
@@ -53,11 +70,6 @@ impl FollowerMetrics {
     }
 
     pub(crate) fn count_vacation(&self, result: VacationResult) {
-        let result = match result {
-            VacationResult::Replied => "replied",
-            VacationResult::Repeated => "repeated",
-            VacationResult::NotAnswered => "not_answered",
-        };
-        self.vacation.get_or_create(&ResultLabel { result }).inc();
+        self.vacation.get_or_create(&ResultLabel { result: result.as_str() }).inc();
     }
 }

@@ -15,7 +15,7 @@ mod sessions;
 
 #[cfg(feature = "archive")]
 pub use archive::{ArchiveHealth, RetentionState};
-pub use console::exposition;
+pub use console::{cached, exposition};
 pub use door::{Door, Facts, Listener, Offer, ShowFacts};
 pub use health::{ArchiveReport, ComponentHealth, Problem, RoleCheck, Status};
 pub use mta_sts::{MtaStsConfig, MtaStsMode};

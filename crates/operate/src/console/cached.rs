@@ -8,10 +8,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A value that is valid for a given time, or for longer when it takes long to make: at most one part in [`COST_PARTS`] of the time
-/// is spent on making it. A task of its own makes it, so that it is finished although the client has left.
+/// A value that is valid for a given time, or for longer when it takes long to make: at most a hundredth of the time is spent on making
+/// it, but it is made again after a minute. A task of its own makes it, so that it is finished although the client has left.
 #[derive(Debug)]
-pub(crate) struct Cached<T> {
+pub struct Cached<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -37,16 +37,14 @@ struct Entry<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cached<T> {
-    pub(crate) fn new(kept_for: Duration, patience: Duration) -> Self {
+    /// A value that is kept for some time; a request that finds none waits for it with so much patience.
+    pub fn new(kept_for: Duration, patience: Duration) -> Self {
         let making = Arc::new(Semaphore::new(1));
         Self { shared: Arc::new(Shared { kept_for, patience, entry: RwLock::new(None), making }) }
     }
 
     /// The value, if necessary a new one; the one before when a new one takes long, and `None` when there is none.
-    pub(crate) async fn get<F: Future<Output = T> + Send + 'static>(
-        &self,
-        make: impl FnOnce() -> F,
-    ) -> Option<T> {
+    pub async fn get<F: Future<Output = T> + Send + 'static>(&self, make: impl FnOnce() -> F) -> Option<T> {
         let shared = &self.shared;
         if let Some(fresh) = shared.fresh() {
             return Some(fresh);

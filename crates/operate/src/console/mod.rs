@@ -3,7 +3,7 @@
 //! The page is a handful of files that are part of the binary. It shows what `GET /console/v1/state` answers, and otherwise asks what
 //! doors serve: the store for messages, the live stream for what arrives. Browsers get it where others get the list of routes, at `/`.
 
-mod cached;
+pub mod cached;
 pub mod exposition;
 mod history;
 mod pages;

@@ -19,16 +19,16 @@ const stored = () => sessionStorage.getItem(CREDENTIALS_KEY);
 
 /**
  * Sends a request, and again once credentials were asked for: each time the server has `patienceMs` to answer in full, if that is
- * given. Paths are relative to the page's, which may stand below a proxy's.
+ * given. Paths are relative to the page's, which may stand below a proxy's. A body is JSON.
  */
-export async function send(path, { method = "GET", accept = "application/json", signal, patienceMs } = {}) {
+export async function send(path, { method = "GET", accept = "application/json", body, signal, patienceMs } = {}) {
   for (;;) {
     const authorization = stored();
-    const headers = authorization ? { accept, authorization } : { accept };
+    const headers = { accept, ...(authorization && { authorization }), ...(body && { "content-type": "application/json" }) };
     const signals = [signal, patienceMs && AbortSignal.timeout(patienceMs)].filter(Boolean);
     let response;
     try {
-      response = await fetch(path, { method, headers, signal: AbortSignal.any(signals), cache: "no-store", redirect: "error" });
+      response = await fetch(path, { method, headers, body, signal: AbortSignal.any(signals), cache: "no-store", redirect: "error" });
     } catch (error) {
       if (signal?.aborted) throw error;
       throw new Failure(0, "The server does not answer.");
@@ -51,6 +51,12 @@ export async function get(path, { signal, patienceMs = PATIENCE_MS } = {}) {
 
 export async function remove(path) {
   await send(path, { method: "DELETE", patienceMs: PATIENCE_MS });
+}
+
+/** Sends JSON; returns that of the answer. */
+export async function post(path, body) {
+  const response = await send(path, { method: "POST", body: JSON.stringify(body), patienceMs: PATIENCE_MS });
+  return parse(await readText(response));
 }
 
 async function readText(response) {

@@ -4,10 +4,10 @@ import { byId } from "./dom.js";
 import { addressOf, closeDetail, move, newer, older, openAddress, startMessages, toggleTail } from "./messages.js";
 import { startOverview } from "./overview.js";
 
-const VIEWS = ["overview", "messages", "mail", "account"];
+const VIEWS = ["overview", "messages", "mail", "account", "queue"];
 /** The views that stand below another one in the list of views. */
-const BELOW = { account: "mail" };
-const TITLES = { overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante" };
+const BELOW = { account: "mail", queue: "mail" };
+const TITLES = { overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante", queue: "Outgoing mail – restante" };
 const SHORTCUTS_KEY = "restante-shortcuts";
 
 /** The address behind `#` names the view and, for messages, what is searched. */
@@ -40,6 +40,7 @@ function showView() {
 async function openMailView(search) {
   if (view === "mail") (await import("./mail.js")).openMail();
   if (view === "account") (await import("./account.js")).openAccount(search);
+  if (view === "queue") (await import("./queue.js")).openQueue(search);
 }
 
 function goTo(wanted) {

@@ -48,6 +48,17 @@ export function keepRows(body, items, keyOf, make) {
   });
 }
 
+/** Asks whether something is to be done. */
+export function confirm({ title, text, yes, no }) {
+  const dialog = byId("confirm");
+  for (const [name, shown] of Object.entries({ title, text, yes, no })) setText(byId(`confirm-${name}`), shown);
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
 let toastTimer;
 
 /** Says something in passing, also to those who listen. */

@@ -1,9 +1,10 @@
-// Mail at a glance: what comes in, what is stored, what went wrong; the accounts, and where an email is.
+// Mail at a glance: what comes in, what goes out, what is stored, what went wrong; the accounts, and where an email is.
 
 import { Failure, get, query } from "./api.js";
 import { deliveriesText, deliveryRow, fillTable, linkToAccount } from "./deliveries.js";
 import { byId, el, setFacts, setText } from "./dom.js";
 import { bytes, count, millis, plural, rate, shortCount } from "./format.js";
+import { openOutgoing, showOutgoing } from "./outgoing.js";
 import { follow, lately } from "./overview.js";
 import { Lines } from "./plots.js";
 
@@ -27,6 +28,7 @@ export function openMail() {
   if (!plots) start();
   accountsAt = 0;
   deliveriesAt = 0;
+  openOutgoing();
 }
 
 function start() {
@@ -61,6 +63,7 @@ function show(state, history) {
   showFacts(mail);
   showStorage(mail);
   showErrors(mail);
+  showOutgoing(state);
   byId("mail-lists").hidden = !state.hasAdmin;
   byId("mail-note").hidden = state.hasAdmin;
   if (!state.hasAdmin) return;

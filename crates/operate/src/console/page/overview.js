@@ -1,7 +1,7 @@
 // The server at a glance: asks for its state every second, and shows it.
 
 import { Failure, get, query, remove } from "./api.js";
-import { byId, el, keepRows, setFacts, setText, toast } from "./dom.js";
+import { byId, confirm, el, keepRows, setFacts, setText, toast } from "./dom.js";
 import { ago, bytes, count, dateTime, day, duration, millis, plural, rate, shortCount } from "./format.js";
 import { Bars, Lines } from "./plots.js";
 
@@ -262,6 +262,7 @@ function showMail() {
     ["Emails", known(mail.emails, count)],
     ["Size", known(mail.bytes, bytes)],
     ["Delivered", known(mail.deliveries.new, (number) => `${count(number)} since the start`)],
+    ["Waiting to be sent", known(mail.outgoingWaiting, count)],
     ["Index lag", known(mail.indexLagSeconds, (lag) => millis(lag * 1000))],
   ]);
 }
@@ -382,23 +383,18 @@ function sessionRow(session) {
   );
 }
 
-function closeSession({ id, user }) {
-  const dialog = byId("confirm");
-  byId("confirm-text").textContent = `${user} is notified that an operator has closed the session, and may open another one.`;
-  dialog.returnValue = "no";
-  dialog.addEventListener("close", async () => {
-    if (dialog.returnValue !== "yes") return;
-    try {
-      await remove(`admin/v1/sessions/${encodeURIComponent(id)}`);
-      toast("The session was closed");
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      toast(error.status === 404 ? "The session had ended already" : `It was not closed: ${error.message}`);
-    }
-    sessionsAt = 0;
-    wakeUp?.();
-  }, { once: true });
-  dialog.showModal();
+async function closeSession({ id, user }) {
+  const text = `${user} is notified that an operator has closed the session, and may open another one.`;
+  if (!(await confirm({ title: "Close this session?", text, yes: "Close the session", no: "Keep it" }))) return;
+  try {
+    await remove(`admin/v1/sessions/${encodeURIComponent(id)}`);
+    toast("The session was closed");
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    toast(error.status === 404 ? "The session had ended already" : `It was not closed: ${error.message}`);
+  }
+  sessionsAt = 0;
+  wakeUp?.();
 }
 
 /** The log of operations, where the server keeps a directory of accounts and shows it to operators. */

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use super::{
     MailSpec, blobs, commands,
-    console::{self, Pages},
+    console::{self, Outgoing, Pages},
     erasing::Eraser,
     journal,
     logins::LoginGuard,
@@ -294,6 +294,10 @@ impl OpenDoor for OpenMail {
         routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let connections = self.metrics.connections.clone();
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
+        routes.extend(self.sending.as_ref().map(|sending| {
+            let (queue, limits) = (sending.queue.clone(), sending.limits.clone());
+            Outgoing::new(queue, limits, self.directory.clone()).route()
+        }));
         routes.extend(self.sending.as_ref().map(|sending| {
             let (queue, directory) = (sending.queue.clone(), self.directory.clone());
             commands::queue::route(

@@ -269,6 +269,43 @@ fn operators_see_hold_and_drop_what_is_queued() {
 }
 
 #[test]
+fn the_console_shows_what_waits_and_who_reached_a_limit() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    sink.set_busy(true);
+    make_account(&folder);
+    let settings = [
+        ("RESTANTE_DELIVERY__RETRY_SECONDS", "[0, 86400]"),
+        ("RESTANTE_REST__ADMIN", "true"),
+        ("RESTANTE_SUBMISSION__MESSAGES_PER_HOUR_MAX", "2"),
+    ];
+    let sending = Sending::start_with(&folder, &sink, &settings);
+    let glance = || -> Value {
+        let answer = sending.server.get("/admin/v1/mail/outgoing");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    assert_eq!((&glance()["held"], &glance()["limitedInAll"]), (&Value::Null, &json!(0)));
+    for recipients in [&["a@example.net", "b@example.net"][..], &["c@example.com"]] {
+        assert!(sending.submit(recipients, &message("Lunch")).starts_with("250 "));
+    }
+    let refused = submit(sending.submission, &["d@example.net"], &message("Lunch"));
+    assert!(refused.is_err() || refused.is_ok_and(|reply| reply.starts_with("450 ")));
+    said(&folder, &["queue", "hold", "--domain", "example.com"]);
+    wait_until("the queue was counted again", || glance()["counts"]["held"] == 1);
+    let shown = glance();
+    assert_eq!((&shown["counts"]["waiting"], &shown["counts"]["domainsInAll"]), (&json!(2), &json!(2)));
+    let first = &shown["counts"]["domains"][0];
+    assert_eq!((&first["domain"], &first["recipients"]), (&json!("example.net"), &json!(2)));
+    assert!(first["oldestDue"].as_u64() > Some(1_600_000_000), "{shown}");
+    let limited = &shown["limited"][0];
+    assert_eq!((&limited["address"], &limited["limit"]), (&json!(USER), &json!("messages")), "{shown}");
+    said(&folder, &["queue", "hold", "--all", "--why", "the provider moves"]);
+    assert_eq!(glance()["held"]["why"], "the provider moves");
+    assert_eq!(sending.server.stop().code(), Some(0));
+}
+
+#[test]
 fn a_restored_server_holds_its_queue_until_it_is_released() {
     let (_guard, folder) = folder();
     let sink = Sink::start();

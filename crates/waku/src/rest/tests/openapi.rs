@@ -22,7 +22,9 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("get", "/admin/v1/mail/accounts"),
     ("get", "/admin/v1/mail/deliveries"),
     ("post", "/admin/v1/mail/moving"),
+    ("get", "/admin/v1/mail/outgoing"),
     ("get", "/admin/v1/operations"),
+    ("post", "/admin/v1/queue"),
     ("get", "/admin/v1/records"),
 ];
 

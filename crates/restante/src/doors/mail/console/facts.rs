@@ -31,13 +31,15 @@ struct Glance {
     deliveries: BTreeMap<String, f64>,
     /// Messages that came in by result, of SMTP and LMTP together.
     messages: BTreeMap<String, f64>,
+    /// Attempts to deliver outgoing mail by result.
+    outgoing: BTreeMap<String, f64>,
     requests: f64,
     /// What went wrong, and how often.
     errors: BTreeMap<String, f64>,
 }
 
 /// Gauges with the names that they have in the answer.
-const GAUGES: [(&str, &str); 17] = [
+const GAUGES: [(&str, &str); 21] = [
     ("restante_mail_accounts", "accounts"),
     ("restante_mail_stored_emails", "emails"),
     ("restante_mail_stored_bytes", "bytes"),
@@ -55,6 +57,10 @@ const GAUGES: [(&str, &str); 17] = [
     ("restante_follow_lag_seconds", "indexLagSeconds"),
     ("restante_follow_lagging_accounts", "indexLaggingAccounts"),
     ("restante_follow_backoff_accounts", "indexFailingAccounts"),
+    ("restante_queue_recipients", "outgoingWaiting"),
+    ("restante_queue_held", "outgoingHeld"),
+    ("restante_queue_oldest_due_seconds", "outgoingOldestDueSeconds"),
+    ("restante_queue_is_held", "outgoingIsHeld"),
 ];
 
 impl Glance {
@@ -73,6 +79,7 @@ impl Glance {
                 add(&mut self.deliveries, result, sample.value)
             }
             ("restante_smtp_messages_total", Some(result)) => add(&mut self.messages, result, sample.value),
+            ("restante_queue_attempts_total", Some(result)) => add(&mut self.outgoing, result, sample.value),
             ("restante_jmap_requests_total", _) => self.requests += sample.value,
             ("restante_jmap_connections", _) => {
                 let kind =
@@ -89,10 +96,13 @@ impl Glance {
     }
 
     fn problems(&self) -> Vec<String> {
-        let lag = self.gauges.get("indexLagSeconds").copied().unwrap_or_default();
-        let problem =
+        let gauge = |name| self.gauges.get(name).copied().unwrap_or_default();
+        let lag = gauge("indexLagSeconds");
+        let lags =
             || format!("the search index lags {} s behind: new emails are found more slowly", lag.round());
-        (lag > LAG_SECONDS_MAX).then(problem).into_iter().collect()
+        let held = || "all outgoing mail is held: `restante queue release --all` lets it go".to_owned();
+        let is_held = gauge("outgoingIsHeld") > 0.0;
+        (lag > LAG_SECONDS_MAX).then(lags).into_iter().chain(is_held.then(held)).collect()
     }
 
     fn show(self) -> Value {
@@ -104,6 +114,7 @@ impl Glance {
         let error = |(what, count): (String, f64)| json!({"what": what, "count": count});
         shown.insert("deliveries".to_owned(), json!(self.deliveries));
         shown.insert("messages".to_owned(), json!(self.messages));
+        shown.insert("outgoing".to_owned(), json!(self.outgoing));
         shown.insert("requests".to_owned(), json!(self.requests));
         shown.insert("errors".to_owned(), errors.into_iter().map(error).collect());
         shown.into()
@@ -129,6 +140,10 @@ fn error_of(sample: &Sample<'_>) -> Option<String> {
         "restante_mail_deliveries_total" if matches!(label("result"), "over_quota" | "failed") => {
             Some(format!("delivery: {}", words(label("result"))))
         }
+        "restante_queue_attempts_total" if matches!(label("result"), "failed" | "expired" | "faulted") => {
+            Some(format!("outgoing mail: {}", label("result")))
+        }
+        "restante_sending_refused_total" => Some(format!("limit on sending: {}", label("limit"))),
         "restante_jmap_calls_total" if label("outcome") != "ok" => {
             Some(format!("JMAP {}: {}", label("method"), label("outcome")))
         }
@@ -181,6 +196,14 @@ restante_records_errors_total{engine=\"lmdb\",operation=\"commit\",kind=\"full\"
 restante_follow_lag_seconds{follower=\"other\"} 900.0
 restante_follow_lag_seconds{follower=\"indexer\"} 301.4
 restante_records_disk_bytes{engine=\"lmdb\"} 4096
+restante_queue_recipients 12
+restante_queue_held 3
+restante_queue_oldest_due_seconds 0
+restante_queue_is_held 0
+restante_queue_attempts_total{result=\"delivered\"} 40
+restante_queue_attempts_total{result=\"postponed\"} 6
+restante_queue_attempts_total{result=\"failed\"} 5
+restante_sending_refused_total{limit=\"messages\"} 4
 ";
 
     #[test]
@@ -194,6 +217,8 @@ restante_records_disk_bytes{engine=\"lmdb\"} 4096
         assert_eq!(
             mail["errors"],
             json!([
+                {"what": "outgoing mail: failed", "count": 5.0},
+                {"what": "limit on sending: messages", "count": 4.0},
                 {"what": "SMTP recipient: bad address", "count": 3.0},
                 {"what": "JMAP Email/get: invalidArguments", "count": 2.0},
                 {"what": "delivery: over quota", "count": 1.0},
@@ -203,6 +228,10 @@ restante_records_disk_bytes{engine=\"lmdb\"} 4096
         assert_eq!(facts.problems.len(), 1);
         assert!(facts.problems[0].contains("lags 301 s"), "{:?}", facts.problems);
         assert_eq!(show(&METRICS.replace("301.4", "3.0")).problems, [""; 0]);
+        assert_eq!((&mail["outgoingWaiting"], &mail["outgoingHeld"]), (&json!(12.0), &json!(3.0)));
+        assert_eq!(mail["outgoing"], json!({"delivered": 40.0, "postponed": 6.0, "failed": 5.0}));
+        let held = show(&METRICS.replace("301.4", "3.0").replace("is_held 0", "is_held 1")).problems;
+        assert!(held.len() == 1 && held[0].contains("restante queue release --all"), "{held:?}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! What the console shows of mail: the server at a glance, and the page of an account.
+//! What the console shows of mail: the server at a glance, outgoing mail, and the page of an account.
 
 mod account;
 mod facts;
+mod outgoing;
 mod routes;
 
 pub(crate) use facts::show;
+pub(crate) use outgoing::Outgoing;
 pub(crate) use routes::{Pages, routes};
