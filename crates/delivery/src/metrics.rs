@@ -148,10 +148,4 @@ impl SenderMetrics {
     pub(crate) fn count_notice(&self, kind: &'static str) {
         self.notices.get_or_create(&KindLabel { kind }).inc();
     }
-
-    /// How many attempts had a result.
-    #[cfg(test)]
-    pub(crate) fn counted(&self, result: AttemptResult) -> u64 {
-        self.attempts.get_or_create(&ResultLabel { result: result.as_str() }).get()
-    }
 }

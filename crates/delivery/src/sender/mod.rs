@@ -4,8 +4,6 @@ mod attempt;
 mod board;
 mod health;
 mod reports;
-#[cfg(test)]
-mod tests;
 mod worker;
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};

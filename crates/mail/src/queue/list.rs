@@ -64,7 +64,7 @@ impl FromStr for ListCursor {
         let (account, after) = text.split_once('-').ok_or_else(wrong)?;
         let number: usize = account.parse().map_err(|_| wrong())?;
         let account = QueueAccount::all().nth(number).ok_or_else(wrong)?;
-        if !after.is_ascii() || !after.len().is_multiple_of(2) {
+        if !after.bytes().all(|byte| byte.is_ascii_hexdigit()) || !after.len().is_multiple_of(2) {
             return Err(wrong());
         }
         let digits = after.as_bytes().chunks_exact(2);

@@ -13,6 +13,8 @@ mod item;
 mod list;
 mod operate;
 mod stored;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::sync::Arc;

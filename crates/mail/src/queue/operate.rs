@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use restante_core::Error;
-use restante_records::{AccountId, Change, Cursor, Properties, Record, RecordId, Value};
+use restante_records::{AccountId, Body, Change, Cursor, Properties, Record, RecordId, Value};
 
 use super::{
     ListFilter, QueuedId, QueuedState,
@@ -71,14 +71,19 @@ fn in_state(record: &Record, state: QueuedState) -> Properties {
     properties
 }
 
+/// The body with a reason; `None` for one that can't be read, which stays as it is.
+fn with_reason(record: &Record, reason: Option<&str>) -> Result<Option<Body>, Error> {
+    let Ok(mut stored) = Stored::read(&record.body) else { return Ok(None) };
+    stored.reason = reason.map(str::to_owned);
+    stored.body(record.body.blobs.clone()).map(Some)
+}
+
 /// Its attempt, if one is under way, is finished.
 fn hold(record: &Record, why: &str) -> Result<Option<Change>, Error> {
     if !is_in(record, QueuedState::Due) {
         return Ok(None);
     }
-    let mut stored = Stored::read(&record.body)?;
-    stored.reason = Some(why.to_owned());
-    let body = Some(stored.body(record.body.blobs.clone())?);
+    let body = with_reason(record, Some(why))?;
     let properties = Some(in_state(record, QueuedState::Held));
     Ok(Some(Change::Update { kind: queued::KIND, id: record.id, body, properties }))
 }
@@ -87,9 +92,7 @@ fn release(record: &Record, now: u64) -> Result<Option<Change>, Error> {
     if !is_in(record, QueuedState::Held) {
         return Ok(None);
     }
-    let mut stored = Stored::read(&record.body)?;
-    stored.reason = None;
-    let body = Some(stored.body(record.body.blobs.clone())?);
+    let body = with_reason(record, None)?;
     let mut properties = in_state(record, QueuedState::Due);
     let due = number(&properties, queued::DUE).unwrap_or(0).max(now);
     set(&mut properties, queued::DUE, Some(Value::Number(due)));

@@ -1,0 +1,395 @@
+//! A world for the sender: other servers, accounts and submissions that do what a test says, in paused time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use restante_blobs::{Blobs, Put, Source as BlobSource};
+use restante_core::{BlobId, Clock, Error, Timestamp};
+use restante_delivery::{
+    Attempted, Connection, DeliveryConfig, Local, NoticeAbout, Notices, Outgoing, PrepareError, Preparing,
+    Recipient, Remote, Sender, SenderHealth, SenderMetrics, SenderParts, Submissions,
+};
+use restante_mail::queue::{
+    NewMessage, NewRecipient, Notify, Queue, QueuedId, QueuedMessage, Reply, Source, SourceKind, Transmission,
+};
+use restante_records::{AccountId, Config, EngineUrl, Opened, RecordId, Schema, open};
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+pub const START: u64 = 1_700_000_000;
+pub const ANNA: AccountId = AccountId(2_000);
+
+/// Seconds since 1970 that pass as the time of tokio does.
+struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_seconds((START + self.0.elapsed().as_secs()) as i64)
+    }
+}
+
+/// What the servers of a domain do.
+#[derive(Clone, Debug)]
+pub struct Behavior {
+    pub connecting: Duration,
+    pub sending: Duration,
+    /// What stands for all recipients, instead of a connection.
+    pub down: Option<Reply>,
+    /// To each recipient.
+    pub reply: Reply,
+    pub is_reported_further: bool,
+    /// After how many messages the connection is closed by the other side.
+    pub messages_max: usize,
+}
+
+impl Default for Behavior {
+    fn default() -> Self {
+        Self {
+            connecting: Duration::from_millis(10),
+            sending: Duration::from_millis(10),
+            down: None,
+            reply: ok(),
+            is_reported_further: false,
+            messages_max: usize::MAX,
+        }
+    }
+}
+
+/// Something that reached another server, or an account.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub key: u8,
+    pub domain: String,
+    pub connection: usize,
+    pub recipients: Vec<String>,
+    /// Seconds since the beginning.
+    pub at: u64,
+}
+
+#[derive(Default)]
+pub struct Log {
+    pub behaviors: Mutex<BTreeMap<String, Behavior>>,
+    pub connects: Mutex<Vec<(String, u64)>>,
+    pub sent: Mutex<Vec<Sent>>,
+    pub local: Mutex<Vec<Sent>>,
+    pub notices: Mutex<Vec<NoticeAbout>>,
+    pub canceled: Mutex<BTreeSet<u64>>,
+    pub released: Mutex<Vec<u64>>,
+    pub reports: Mutex<Vec<(u64, String, u16, bool)>>,
+    /// Keys whose preparing fails, and those where it panics.
+    pub broken: Mutex<BTreeSet<u8>>,
+    pub panicking: Mutex<BTreeSet<u8>>,
+    open_now: Mutex<BTreeMap<String, usize>>,
+    /// The most connections of each domain that were open at once.
+    pub open_max: Mutex<BTreeMap<String, usize>>,
+    connections: AtomicUsize,
+    pub is_blob_store_full: AtomicBool,
+}
+
+pub struct World {
+    pub opened: Opened,
+    pub queue: Queue,
+    pub log: Arc<Log>,
+    begun: Instant,
+    config: DeliveryConfig,
+    blobs: Arc<dyn Blobs>,
+    clock: Arc<dyn Clock>,
+}
+
+/// A sender that runs.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+    pub health: SenderHealth,
+}
+
+impl Running {
+    pub async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap();
+    }
+}
+
+impl World {
+    pub async fn new(config: DeliveryConfig) -> Self {
+        let begun = Instant::now();
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock(begun));
+        let mut records = Config::new(EngineUrl::Memory, Schema::new(restante_mail::kinds()).unwrap());
+        records.clock = clock.clone();
+        let opened = open(records).await.unwrap();
+        let queue = Queue::new(opened.records.clone(), clock.clone());
+        let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
+        let blobs = restante_blobs::open(blobs).await.unwrap().blobs;
+        Self { opened, queue, log: Arc::default(), begun, config, blobs, clock }
+    }
+
+    /// Another handle on the queue, as another server has it.
+    pub fn second(&self) -> Queue {
+        Queue::new(self.opened.records.clone(), self.clock.clone())
+    }
+
+    pub fn run(&self) -> Running {
+        self.run_on(self.queue.clone())
+    }
+
+    pub fn run_on(&self, queue: Queue) -> Running {
+        let double = || Arc::new(Double { log: self.log.clone(), begun: self.begun });
+        let parts = SenderParts {
+            queue,
+            blobs: Arc::new(Flaky { blobs: self.blobs.clone(), log: self.log.clone() }),
+            remote: double(),
+            local: double(),
+            submissions: double(),
+            preparing: double(),
+            notices: double(),
+            metrics: SenderMetrics::default(),
+        };
+        let sender = Sender::new(parts, self.config.clone());
+        let health = sender.health();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(sender.run(async { drop(stopped.await) }));
+        Running { stop, task, health }
+    }
+
+    pub fn behave(&self, domain: &str, behavior: Behavior) {
+        self.log.behaviors.lock().insert(domain.to_owned(), behavior);
+    }
+
+    pub async fn add(&self, key: u8, recipients: &[&str]) -> Vec<QueuedId> {
+        self.queue.add(message(key, recipients)).await.unwrap()
+    }
+
+    pub fn seconds(&self) -> u64 {
+        self.begun.elapsed().as_secs()
+    }
+
+    pub fn sent(&self) -> Vec<Sent> {
+        self.log.sent.lock().clone()
+    }
+
+    /// When each attempt was made for an address, in seconds since the beginning.
+    pub fn attempts(&self, address: &str) -> Vec<u64> {
+        let sent = self.sent();
+        let of = sent.iter().filter(|sent| sent.recipients.iter().any(|recipient| recipient == address));
+        of.map(|sent| sent.at).collect()
+    }
+
+    pub async fn queued(&self) -> u64 {
+        let totals = self.queue.totals().await.unwrap();
+        totals.waiting + totals.held
+    }
+
+    pub fn notices(&self) -> Vec<NoticeAbout> {
+        self.log.notices.lock().clone()
+    }
+}
+
+pub fn ok() -> Reply {
+    Reply { code: 250, enhanced: "2.0.0".to_owned(), text: "taken".to_owned(), from: Some("mx".to_owned()) }
+}
+
+pub fn reply(code: u16, enhanced: &str) -> Reply {
+    Reply { code, enhanced: enhanced.to_owned(), text: "no".to_owned(), from: Some("mx".to_owned()) }
+}
+
+pub fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub fn message(key: u8, recipients: &[&str]) -> NewMessage {
+    let recipients = recipients.iter().map(|address| NewRecipient {
+        address: (*address).to_owned(),
+        notify: Notify::default(),
+        original: None,
+    });
+    NewMessage {
+        source: Source { kind: SourceKind::Smtp, account: Some(ANNA), record: RecordId(0), key: [key; 32] },
+        blob: BlobId([key; 32]),
+        size: 100,
+        sender: "anna@here.example".to_owned(),
+        envelope_id: None,
+        returned: None,
+        transmission: Transmission::default(),
+        due: START,
+        recipients: recipients.collect(),
+    }
+}
+
+/// All that the sender works with.
+struct Double {
+    log: Arc<Log>,
+    begun: Instant,
+}
+
+struct DoubleConnection {
+    log: Arc<Log>,
+    begun: Instant,
+    domain: String,
+    number: usize,
+    behavior: Behavior,
+    messages: usize,
+}
+
+impl Drop for DoubleConnection {
+    fn drop(&mut self) {
+        *self.log.open_now.lock().get_mut(&self.domain).unwrap() -= 1;
+    }
+}
+
+#[async_trait]
+impl Remote for Double {
+    async fn connect(&self, domain: &str) -> Result<Box<dyn Connection>, Reply> {
+        self.log.connects.lock().push((domain.to_owned(), self.begun.elapsed().as_secs()));
+        let behavior = self.log.behaviors.lock().get(domain).cloned().unwrap_or_default();
+        sleep(behavior.connecting).await;
+        if let Some(reply) = behavior.down {
+            return Err(reply);
+        }
+        {
+            let mut open = self.log.open_now.lock();
+            let now = open.entry(domain.to_owned()).or_default();
+            *now += 1;
+            let mut most = self.log.open_max.lock();
+            let most = most.entry(domain.to_owned()).or_default();
+            *most = (*most).max(*now);
+        }
+        let number = self.log.connections.fetch_add(1, SeqCst);
+        let (log, begun, domain) = (self.log.clone(), self.begun, domain.to_owned());
+        Ok(Box::new(DoubleConnection { log, begun, domain, number, behavior, messages: 0 }))
+    }
+}
+
+#[async_trait]
+impl Connection for DoubleConnection {
+    async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
+        let at = self.begun.elapsed().as_secs();
+        sleep(self.behavior.sending).await;
+        self.messages += 1;
+        let addresses = recipients.iter().map(|recipient| recipient.address.clone()).collect();
+        let sent = Sent {
+            key: message.key[0],
+            domain: self.domain.clone(),
+            connection: self.number,
+            recipients: addresses,
+            at,
+        };
+        self.log.sent.lock().push(sent);
+        let is_reported_further = self.behavior.is_reported_further;
+        let attempted = Attempted { reply: self.behavior.reply.clone(), is_reported_further };
+        vec![attempted; recipients.len()]
+    }
+
+    fn is_open(&self) -> bool {
+        self.messages < self.behavior.messages_max
+    }
+
+    async fn close(self: Box<Self>) {}
+}
+
+#[async_trait]
+impl Local for Double {
+    async fn is_local(&self, domain: &str) -> Result<bool, Error> {
+        Ok(domain == "here.example")
+    }
+
+    async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
+        self.log.local.lock().push(Sent {
+            key: message.key[0],
+            domain: "here.example".to_owned(),
+            connection: 0,
+            recipients: vec![recipient.address.clone()],
+            at: self.begun.elapsed().as_secs(),
+        });
+        Attempted { reply: ok(), is_reported_further: false }
+    }
+}
+
+#[async_trait]
+impl Submissions for Double {
+    async fn release(&self, _account: AccountId, submission: RecordId) -> Result<bool, Error> {
+        self.log.released.lock().push(submission.0);
+        Ok(!self.log.canceled.lock().contains(&submission.0))
+    }
+
+    async fn report(
+        &self,
+        _account: AccountId,
+        submission: RecordId,
+        recipient: &str,
+        reply: &Reply,
+        is_local: bool,
+    ) -> Result<(), Error> {
+        self.log.reports.lock().push((submission.0, recipient.to_owned(), reply.code, is_local));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Preparing for Double {
+    async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
+        let key = message.source.key[0];
+        if self.log.broken.lock().contains(&key) {
+            return Err(PrepareError::Broken(Error::not_found("its blob is gone")));
+        }
+        assert!(!self.log.panicking.lock().contains(&key), "a test that panics");
+        Ok(Outgoing {
+            bytes: Bytes::from_static(b"Subject: x\r\n\r\n"),
+            sender: message.sender.clone(),
+            envelope_id: None,
+            returned: None,
+            transmission: message.transmission,
+            source: message.source.kind,
+            account: message.source.account,
+            record: message.source.record,
+            key: message.source.key,
+        })
+    }
+}
+
+impl Notices for Double {
+    fn compose(&self, about: &NoticeAbout) -> (Vec<u8>, Transmission) {
+        self.log.notices.lock().push(about.clone());
+        (format!("{about:?}").into_bytes(), Transmission::default())
+    }
+}
+
+/// Blobs that can be full.
+struct Flaky {
+    blobs: Arc<dyn Blobs>,
+    log: Arc<Log>,
+}
+
+#[async_trait]
+impl Blobs for Flaky {
+    async fn put(&self, source: &mut dyn BlobSource) -> Result<Put, Error> {
+        if self.log.is_blob_store_full.load(SeqCst) {
+            return Err(Error::full("no room"));
+        }
+        self.blobs.put(source).await
+    }
+
+    async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn BlobSource>, Error> {
+        self.blobs.read(id, range).await
+    }
+
+    async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
+        self.blobs.size(id).await
+    }
+
+    async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        self.blobs.touch(ids).await
+    }
+}
