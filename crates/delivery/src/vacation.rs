@@ -6,7 +6,7 @@ use restante_core::{BlobId, Error, ErrorKind};
 use restante_directory::{Directory, Domain, EmailAddress};
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{
-    EmailState, Mail, Role, VacationResponse, email, keyword,
+    EmailState, Mail, MailError, Role, VacationResponse, email, keyword,
     queue::{NewMessage, NewRecipient, Notify, Queue, Source, SourceKind, Transmission},
     row::Row,
 };
@@ -49,6 +49,8 @@ struct Answering {
 /// A message that may get a reply.
 struct Candidate {
     id: RecordId,
+    /// In seconds since 1970.
+    received: i64,
     header: Vec<u8>,
     is_junk: bool,
 }
@@ -89,7 +91,7 @@ impl VacationFollower {
         let addresses = self.directory.addresses_of(account).await?;
         let Some(address) = addresses.first().cloned() else { return Ok(None) };
         let domain = self.directory.domain(address.domain()).await?;
-        let (mailboxes, _) = self.mail.mailboxes(account).await?;
+        let mailboxes = self.mail.mailboxes(account).await.map_err(MailError::into_store)?.0;
         let junk = mailboxes.iter().find(|mailbox| mailbox.role == Some(Role::Junk));
         Ok(Some(Answering {
             account,
@@ -123,7 +125,7 @@ impl VacationFollower {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(Some(Candidate { id, header, is_junk }))
+        Ok(Some(Candidate { id, received, header, is_junk }))
     }
 
     async fn header(&self, blob: BlobId, bytes: u64) -> Result<Vec<u8>, Error> {
@@ -146,16 +148,16 @@ impl VacationFollower {
         let Some(sender) = auto_reply::decide(&received).ok().and_then(|sender| smtp_address(&sender)) else {
             return Ok(VacationResult::NotAnswered);
         };
-        let now = self.mail.clock().now().seconds();
-        let since = now.saturating_sub(AGAIN_SECONDS);
+        // By the time of the email, so that the same emails get the same replies when they come again.
+        let since = candidate.received.saturating_sub(AGAIN_SECONDS - 1);
         if self.mail.was_answered(account, &sender, since).await? {
             return Ok(VacationResult::Repeated);
         }
-        let message = self.message(answering, candidate, &sender, now).await?;
+        let message = self.message(answering, candidate, &sender).await?;
         let Some(message) = message else { return Ok(VacationResult::NotAnswered) };
         // The queue knows the reply by its key: when the process ends before the sender is noted, the reply is not sent again.
         self.queue.add(message).await?;
-        self.mail.note_answered(account, &sender, now, since).await?;
+        self.mail.note_answered(account, &sender, candidate.received, since).await?;
         Ok(VacationResult::Replied)
     }
 
@@ -165,8 +167,8 @@ impl VacationFollower {
         answering: &Answering,
         candidate: &Candidate,
         sender: &str,
-        now: i64,
     ) -> Result<Option<NewMessage>, Error> {
+        let now = self.mail.clock().now().seconds();
         let account = answering.account;
         let key = key(account, candidate.id);
         let (identities, _) = self.mail.identities(account, &answering.addresses).await?;

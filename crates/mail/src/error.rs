@@ -65,8 +65,8 @@ impl MailError {
         Self::Store(error.duplicate())
     }
 
-    /// The error of the store; any other one is a bug of the caller, for which it can't happen.
-    pub(crate) fn into_store(self) -> Error {
+    /// The error of the store, for callers for which no other one can happen: any other is `Internal`.
+    pub fn into_store(self) -> Error {
         match self {
             Self::Store(error) => error,
             other => Error::internal(format!("an edit failed that can't: {other}")),

@@ -42,7 +42,7 @@ impl Server {
     }
 
     async fn outbox(&self) -> Vec<RecordId> {
-        let entries = self.mail.outbox(ACCOUNT, 10).await.unwrap();
+        let entries = self.mail.outbox(ACCOUNT, 100).await.unwrap();
         entries.into_iter().map(|entry| entry.message.source.record).collect()
     }
 }

@@ -62,6 +62,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         "README.md",
         "docs/running.md",
         "docs/accounts.md",
+        "docs/domains.md",
         "docs/mail.md",
         "docs/measured.md",
         "docs/operators.md",

@@ -12,6 +12,7 @@ mod data_folder;
 mod database;
 mod deliveries;
 mod directory;
+mod domain_records;
 mod doors;
 mod hostile;
 mod hostile_connections;

@@ -410,6 +410,8 @@ impl OpenMail {
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),
             net: self.shared.net.clone(),
+            submission: None,
+            forwards: None,
         }
     }
 

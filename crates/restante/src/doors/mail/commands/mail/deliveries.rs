@@ -81,6 +81,8 @@ pub(super) struct TracedDelivery {
 pub(super) enum TracedOutcome {
     /// Stored.
     Delivered,
+    /// It was queued for another server.
+    Queued,
     /// It was stored before.
     Repeated,
     /// Refused for now.
@@ -95,6 +97,7 @@ impl TracedOutcome {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
+            Self::Queued => "queued",
             Self::Repeated => "repeated",
             Self::Deferred => "deferred",
             Self::Refused => "refused",
@@ -107,6 +110,7 @@ impl From<DeliveryEntry> for TracedDelivery {
     fn from(entry: DeliveryEntry) -> Self {
         let (outcome, email_id, reply) = match entry.outcome {
             Outcome::Stored(id) => (TracedOutcome::Delivered, Some(format!("e{}", id.0)), None),
+            Outcome::Queued => (TracedOutcome::Queued, None, None),
             Outcome::Repeated => (TracedOutcome::Repeated, None, None),
             Outcome::BrokenOff => (TracedOutcome::BrokenOff, None, None),
             Outcome::Refused(reply) if reply.code < 500 => (TracedOutcome::Deferred, None, Some(reply)),
