@@ -15,7 +15,7 @@ use restante_delivery::{
 use restante_directory::{
     Actor, Answer, Directory, DirectoryConfig, DirectoryMetrics, Operation, Role as UserRole,
 };
-use restante_follow::Handler;
+use restante_follow::{Follower, Handler, Metrics, Settings};
 use restante_mail::{
     Delivered, Delivery, EnvelopeAddress, Mail, MailConfig, MailError, MailMetrics, NewEmail, NewSubmission,
     OutboxMessage, RecipientState, Role, StoredMessage, UndoStatus, VacationResponse, email,
@@ -97,6 +97,13 @@ impl Scene {
     async fn queued(&self) -> Vec<QueuedRecipient> {
         let page = self.queue.list(&ListFilter::default(), None, 1_000).await.unwrap();
         page.recipients
+    }
+
+    /// Waits until so many recipients are queued.
+    async fn until_queued(&self, recipients: usize) {
+        while self.queued().await.len() < recipients {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
     }
 
     async fn submit(&self, delay: i64) -> RecordId {
@@ -248,6 +255,23 @@ async fn su3_a_crash_between_queueing_and_the_outbox_sends_nothing_twice() {
     assert!(scene.queued().await.is_empty(), "it was delivered");
     assert!(scene.mail.outbox(scene.account, 10).await.unwrap().is_empty());
     assert!(scene.mail.release_submission(scene.account, id).await.unwrap());
+}
+
+#[tokio::test]
+async fn su3_a_follower_queues_what_was_submitted_before_it_ran_and_while_it_runs() {
+    let scene = Scene::new().await;
+    scene.submit(0).await;
+    let settings = Settings::new(SubmissionFollower::NAME);
+    let metrics = Metrics::default();
+    let follower =
+        Follower::new(settings, &scene.opened, scene.submissions(), scene.clock.clone(), &metrics).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(follower.run(async { drop(stopped.await) }));
+    scene.until_queued(2).await;
+    scene.submit(0).await;
+    scene.until_queued(4).await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -154,6 +154,48 @@ async fn su2_an_envelope_that_can_t_be_kept_is_refused() {
 }
 
 #[tokio::test]
+async fn su3_beyond_the_most_of_an_account_those_leave_that_were_sent_first_and_are_done() {
+    let server = Server::new().await;
+    let first = server.submit(0).await;
+    let get = Get::whole(submission::KIND, vec![first]);
+    let waiting = server.opened.records.get(ACCOUNT, &get).await.unwrap().remove(0).unwrap();
+    for address in ["bob@example.net", "carol@example.net"] {
+        let reported = server.mail.report_submission(ACCOUNT, first, address, "250", RecipientState::Yes);
+        reported.await.unwrap();
+    }
+    let done = server.opened.records.get(ACCOUNT, &get).await.unwrap().remove(0).unwrap();
+    // The oldest still waits, the next ones are done.
+    let copies = SUBMISSIONS_MAX as usize - 2;
+    let mut records = vec![waiting];
+    records.extend(std::iter::repeat_n(done, copies));
+    let creates: Vec<restante_records::Change> = records
+        .into_iter()
+        .enumerate()
+        .map(|(n, record)| {
+            let mut properties = record.properties;
+            let old = properties.values(submission::SEND_AT).next().unwrap().clone();
+            properties.remove(submission::SEND_AT, &old);
+            properties.add(submission::SEND_AT, (n as u64 + 1).into());
+            restante_records::Change::Create { kind: submission::KIND, body: record.body, properties }
+        })
+        .collect();
+    let mut copied = Vec::new();
+    for some in creates.chunks(1_000) {
+        let commit = restante_records::Commit::of(some.to_vec());
+        copied.extend(server.opened.records.commit(ACCOUNT, commit).await.unwrap().created);
+    }
+    let count = async || server.mail.submission_heads(ACCOUNT).await.unwrap().0.len() as u64;
+    server.submit(0).await;
+    server.submit(0).await;
+    assert_eq!(count().await, SUBMISSIONS_MAX + 1, "the oldest waits, and what was just done is not reached");
+    server.submit(0).await;
+    assert!(server.submission(copied[0]).await.is_some(), "it is to be sent");
+    assert!(server.submission(copied[1]).await.is_none());
+    assert!(server.submission(copied[3]).await.is_some());
+    assert!(server.submission(first).await.is_some());
+}
+
+#[tokio::test]
 async fn vac3_a_sender_is_remembered_for_as_long_as_the_caller_asks() {
     let server = Server::new().await;
     let answered =
