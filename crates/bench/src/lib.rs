@@ -17,6 +17,7 @@ mod ingest;
 mod jmap;
 mod location;
 mod machine;
+mod mail_out;
 mod measure;
 mod pace;
 mod pages;
@@ -46,6 +47,7 @@ pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
 pub use jmap::JmapArgs;
 pub use machine::Machine;
+pub use mail_out::MailOutArgs;
 pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
 pub use records::{Part as RecordsPart, RecordsArgs, RecordsEngine};
@@ -147,6 +149,13 @@ pub enum BenchCommand {
     /// time of server and clients, bytes on disk beyond the raw messages, memory. Figures of Cyrus and James stand beside them.
     /// Name a folder on the disk you mean with --data. Takes a few minutes and 1.5 GB of disk; --emails chooses other inboxes.
     Jmap(JmapArgs),
+    /// Submit and send mail, with many domains and some that fail; open a queue of a million
+    ///
+    /// Clients submit mails of 4 KB into the queue while a sender sends them over 50 connections to servers in the same process: mails a
+    /// second with 1, 100 and 10,000 domains, and times while some of the domains are dead or slow. A queue of a million recipients that
+    /// are due later is opened by another process: its start, lists and memory.
+    /// Name a folder on the disk you mean with --data. Takes some minutes and 4 GB of disk; --queued chooses a shorter queue.
+    MailOut(MailOutArgs),
     /// Judge the engines that you run: are they as fast as they should be, and set up safely?
     ///
     /// Measures each engine that is named by a flag or by the environment, with what restante asks of it; compares with published
@@ -185,6 +194,7 @@ async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Records(args) => records::run(&args).await,
         BenchCommand::Directory(args) => directory::run(&args).await,
         BenchCommand::Jmap(args) => jmap::run(&args).await,
+        BenchCommand::MailOut(args) => mail_out::run(&args).await,
         BenchCommand::Engines(args) => engines::run(&args).await,
     }
 }

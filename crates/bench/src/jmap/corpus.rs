@@ -37,8 +37,8 @@ const SYLLABLES: u64 = 100;
 
 /// The emails of a seed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Corpus {
-    pub(super) seed: u64,
+pub(crate) struct Corpus {
+    pub(crate) seed: u64,
 }
 
 /// The purpose of a random number, so that one can be drawn without the others.
@@ -74,7 +74,7 @@ impl Corpus {
     }
 
     /// A plain email of that many bytes with the text of one of a few numbers, so that a load client generates no text.
-    pub(super) fn plain(&self, n: u64, texts: &[String], bytes: usize) -> String {
+    pub(crate) fn plain(&self, n: u64, texts: &[String], bytes: usize) -> String {
         let mut mail = self.header(n);
         mail.push_str("Content-Type: text/plain; charset=utf-8\r\n\r\n");
         let text = texts.get(n as usize % texts.len().max(1)).map_or("", String::as_str);
@@ -84,7 +84,7 @@ impl Corpus {
     }
 
     /// Texts for [`Corpus::plain`].
-    pub(super) fn texts(&self, count: u64, bytes: usize) -> Vec<String> {
+    pub(crate) fn texts(&self, count: u64, bytes: usize) -> Vec<String> {
         (0..count).map(|n| text(bytes, &mut self.random(n, Purpose::Body))).collect()
     }
 

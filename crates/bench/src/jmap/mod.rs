@@ -1,7 +1,7 @@
 //! Mail under load: JMAP and LMTP, by clients on the same machine.
 
 mod caller;
-mod corpus;
+pub(crate) mod corpus;
 mod delivering;
 mod fill;
 mod load;
