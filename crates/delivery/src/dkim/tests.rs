@@ -68,7 +68,7 @@ fn decode(text: &str) -> Vec<u8> {
 /// The value of a tag in a signature.
 fn tag(value: &str, name: &str) -> String {
     let tags = value.split(';').filter_map(|tag| tag.split_once('='));
-    let found = tags.filter(|(known, _)| known.trim() == name).map(|(_, content)| content.trim());
+    let mut found = tags.filter(|(known, _)| known.trim() == name).map(|(_, content)| content.trim());
     found.next_back().unwrap_or_default().to_owned()
 }
 
