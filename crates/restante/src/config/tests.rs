@@ -68,7 +68,8 @@ fn every_key_can_be_set_by_its_variable() {
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Array(items) => {
-                items.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(",")
+                let text = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+                items.iter().map(text).collect::<Vec<_>>().join(",")
             }
             other => other.to_string(),
         };

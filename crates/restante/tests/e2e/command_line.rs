@@ -80,8 +80,9 @@ fn every_command_and_every_table_of_settings_is_documented() {
         // Commands of one kind share a line: `restante records stats`, `check` and `dump`.
         let is_named = |text: &str| text.contains(&command) || text.contains(&format!("`{last}`"));
         // Benches that are named by what `make bench` calls them.
+        let bench = command.strip_prefix("restante bench ").unwrap_or(last).replace(' ', "-");
         let is_bench =
-            |text: &str| text.contains(&format!("BENCH={last}")) || text.contains(&format!("bench {last}"));
+            |text: &str| text.contains(&format!("BENCH={bench}")) || text.contains(&format!("bench {bench}"));
         for (place, text) in [("CHANGELOG.md", &changelog), ("the pages", &pages)] {
             if !is_named(text) && !is_bench(text) {
                 missing.push(format!("{command} in {place}"));

@@ -415,6 +415,8 @@ fn without_a_server_mail_is_erased_by_the_command_and_the_index_follows() {
     let mail = start(&folder);
     mail.deliver(&message("Tea", "with milk"));
     assert_eq!(mail.subjects(json!({"text": "milk"})), ["Tea"]);
+    let indexed_emails = "restante_indexer_emails_total{outcome=\"indexed\"}";
+    wait_until("the email is indexed", || mail.server.metric(indexed_emails) == Some(1.0));
     assert_eq!(mail.server.stop().code(), Some(0));
     assert_eq!(indexed(&folder), 1);
     assert_eq!(said(&folder, &["account", "remove", USER]), "");

@@ -109,10 +109,7 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
-        let sending = match has_jmap(config) || has_smtp(config) {
-            true => Some(open_sending(shared, &stores, &directory, &mail, &metrics).await?),
-            false => None,
-        };
+        let sending = open_sending(shared, &stores, &directory, &mail, &metrics).await?;
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
@@ -245,8 +242,8 @@ struct OpenMail {
     search: Option<restante_search::Opened>,
     /// Until it runs.
     indexer: Option<Indexer>,
-    /// Only a server with mail sends some.
-    sending: Option<Sending>,
+    /// Only a server with mail sends some; any shows its queue.
+    sending: Sending,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
     /// Once it has started.
@@ -294,17 +291,10 @@ impl OpenDoor for OpenMail {
         routes.extend(commands::mail::routes(operator, backups::data_folder(config)));
         let connections = self.metrics.connections.clone();
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
-        routes.extend(self.sending.as_ref().map(|sending| {
-            let (queue, limits) = (sending.queue.clone(), sending.limits.clone());
-            Outgoing::new(queue, limits, self.directory.clone()).route()
-        }));
-        routes.extend(self.sending.as_ref().map(|sending| {
-            let (queue, directory) = (sending.queue.clone(), self.directory.clone());
-            commands::queue::route(
-                commands::queue::Operator { queue, directory },
-                backups::data_folder(config),
-            )
-        }));
+        let (queue, limits) = (self.sending.queue.clone(), self.sending.limits.clone());
+        routes.push(Outgoing::new(queue.clone(), limits, self.directory.clone()).route());
+        let operator = commands::queue::Operator { queue, directory: self.directory.clone() };
+        routes.push(commands::queue::route(operator, backups::data_folder(config)));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -347,7 +337,10 @@ impl OpenDoor for OpenMail {
             tokio::spawn(usage::run(mail, directory, usage, stop.clone())),
             tokio::spawn(tidying.run(stop.clone())),
         ];
-        let sending = self.sending.as_mut().map(|sending| sending.spawn(stop)).unwrap_or_default();
+        let sending = match has_jmap(self.config()) || has_smtp(self.config()) {
+            true => self.sending.spawn(stop),
+            false => Vec::new(),
+        };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
         tasks.into_iter().chain(following).chain(indexing).chain(noting).chain(sending).collect()
@@ -411,7 +404,9 @@ impl OpenMail {
     fn roles(&self) -> Vec<RoleCheck> {
         let mut roles = self.stores.health(self.config());
         roles.extend(self.search.as_ref().map(search::health));
-        roles.extend(self.sending.as_ref().map(Sending::health));
+        if has_jmap(self.config()) || has_smtp(self.config()) {
+            roles.push(self.sending.health());
+        }
         roles
     }
 
@@ -439,7 +434,7 @@ impl OpenMail {
             connections: self.metrics.connections.clone(),
             public_url: Some(url).filter(|url| !url.is_empty()),
             is_tls: public.tls,
-            sending: self.sending.as_ref().map(|sending| sending.limits.clone()),
+            sending: Some(self.sending.limits.clone()),
             mta_sts_policy: public.mta_sts.policy(&self.config().smtp.hostname),
         }
     }
@@ -453,11 +448,8 @@ impl OpenMail {
             clock: self.shared.clock.clone(),
             metrics: self.metrics.smtp.clone(),
             net: self.shared.net.clone(),
-            submission: self
-                .sending
-                .as_ref()
-                .map(|sending| sending.submission(self.config(), &self.directory)),
-            forwards: self.sending.as_ref().map(Sending::forwards),
+            submission: Some(self.sending.submission(self.config(), &self.directory)),
+            forwards: Some(self.sending.forwards()),
         }
     }
 

@@ -275,7 +275,7 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
     sink.set_busy(true);
     make_account(&folder);
     let settings = [
-        ("RESTANTE_DELIVERY__RETRY_SECONDS", "[0, 86400]"),
+        ("RESTANTE_DELIVERY__RETRY_SECONDS", "0,86400"),
         ("RESTANTE_REST__ADMIN", "true"),
         ("RESTANTE_SUBMISSION__MESSAGES_PER_HOUR_MAX", "2"),
     ];
@@ -291,7 +291,7 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
     }
     let refused = submit(sending.submission, &["d@example.net"], &message("Lunch"));
     assert!(refused.is_err() || refused.is_ok_and(|reply| reply.starts_with("450 ")));
-    said(&folder, &["queue", "hold", "--domain", "example.com"]);
+    sending.queue(&folder, &["hold", "--domain", "example.com"]);
     wait_until("the queue was counted again", || glance()["counts"]["held"] == 1);
     let shown = glance();
     assert_eq!((&shown["counts"]["waiting"], &shown["counts"]["domainsInAll"]), (&json!(2), &json!(2)));
@@ -300,7 +300,7 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
     assert!(first["oldestDue"].as_u64() > Some(1_600_000_000), "{shown}");
     let limited = &shown["limited"][0];
     assert_eq!((&limited["address"], &limited["limit"]), (&json!(USER), &json!("messages")), "{shown}");
-    said(&folder, &["queue", "hold", "--all", "--why", "the provider moves"]);
+    sending.queue(&folder, &["hold", "--all", "--why", "the provider moves"]);
     assert_eq!(glance()["held"]["why"], "the provider moves");
     assert_eq!(sending.server.stop().code(), Some(0));
 }

@@ -89,7 +89,9 @@ fn jmap(config: &Config, host: &str) -> Option<(String, u16)> {
     Some(of_url.unwrap_or_else(|| (host.to_owned(), 443)))
 }
 
-pub(super) async fn run_records(DomainRecordsFlags { domain, flags }: DomainRecordsFlags) -> anyhow::Result<ExitCode> {
+pub(super) async fn run_records(
+    DomainRecordsFlags { domain, flags }: DomainRecordsFlags,
+) -> anyhow::Result<ExitCode> {
     let records = expected(&facts(domain, &flags).await?);
     let lines: Vec<String> = records.iter().map(ToString::to_string).collect();
     match flags.format {
