@@ -86,8 +86,9 @@ class Server:
             listen = ["127.0.0.1:{self.submission}"]
             listen_tls = ["127.0.0.1:{self.submissions}"]
             [delivery]
-            smarthost = "{f'127.0.0.1:{smarthost}' if smarthost else ''}"
             retry_seconds = [0, 1]
+            [delivery.remote]
+            smarthost = "{f'127.0.0.1:{smarthost}' if smarthost else ''}"
         """)
         for domain in domains:
             self.run("domain", "add", domain)

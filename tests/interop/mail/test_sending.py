@@ -4,6 +4,7 @@ import asyncio
 import email
 import email.policy
 import json
+import os
 import pathlib
 import shutil
 import smtplib
@@ -74,11 +75,11 @@ class SubmissionTest(ServerTest):
         cls.addClassCleanup(cls.sink.controller.stop)
         cls.serve(Server(smarthost=cls.sink.port))
 
-    def check(self, subject, recipients=(OTHER,)):
+    def check(self, subject, recipients=(OTHER,), fields=("Message-ID", "Date", "Received")):
         (taken,) = self.sink.find(subject)
         self.assertEqual((taken.mail_from, sorted(taken.rcpt_tos)), (USER, sorted(recipients)))
         mail = email.message_from_bytes(taken.content, policy=email.policy.default)
-        for field in ("Message-ID", "Date", "Received"):
+        for field in fields:
             self.assertIn(field, mail, subject)
         return mail
 
@@ -135,29 +136,20 @@ class SubmissionTest(ServerTest):
         (attached,) = mail.iter_attachments()
         self.assertEqual((attached.get_filename(), attached.get_content()), ("ελληνικά.txt", "Γειά\n"))
 
-    def test_msmtp_and_swaks_submit(self):
-        programs = {name: shutil.which(name) or INSTALLED / "debian/usr/bin" / name for name in ("msmtp", "swaks")}
-        for name, program in programs.items():
-            if not pathlib.Path(program).exists():
-                continue
-            with self.subTest(name):
-                mail = self.server.folder / "draft"
-                mail.write_bytes(draft(f"By {name}").as_bytes())
-                if name == "swaks":
-                    self.program(
-                        program, "--server", f"localhost:{self.server.submission}", "--tls", "--auth", "PLAIN",
-                        "--auth-user", USER, "--auth-password", PASSWORD, "--from", USER, "--to", OTHER,
-                        "--data", f"@{mail}",
-                    )
-                else:
-                    libraries = ":".join(map(str, (INSTALLED / "debian/usr/lib").glob("*-linux-gnu")))
-                    self.program(
-                        "sh", "-c", f'"{program}" "$@" < "{mail}"', "msmtp", "--file=/dev/null", "--host=localhost",
-                        f"--port={self.server.submission}", "--tls=on", f"--tls-trust-file={self.server.certificate}",
-                        "--auth=plain", f"--user={USER}", f"--passwordeval=echo '{PASSWORD}'", f"--from={USER}", "--", OTHER,
-                        LD_LIBRARY_PATH=libraries,
-                    )
-                self.check(f"By {name}")
+    def test_msmtp_submits(self):
+        program = shutil.which("msmtp") or INSTALLED / "debian/usr/bin/msmtp"
+        if not pathlib.Path(program).exists():
+            self.skipTest("msmtp is not here")
+        mail = self.server.folder / "draft"
+        mail.write_bytes(draft("By msmtp").as_bytes())
+        libraries = ":".join(map(str, (INSTALLED / "debian/usr/lib").glob("*-linux-gnu")))
+        self.program(
+            "sh", "-c", f'"{program}" "$@" < "{mail}"', "msmtp", "--file=/dev/null", "--host=localhost",
+            f"--port={self.server.submission}", "--tls=on", f"--tls-trust-file={self.server.certificate}",
+            "--auth=plain", f"--user={USER}", f"--passwordeval=echo '{PASSWORD}'", f"--from={USER}", "--", OTHER,
+            LD_LIBRARY_PATH=libraries,
+        )
+        self.check("By msmtp")
 
     def test_jmapc_submits_a_draft(self):
         client = self.server.client()
@@ -178,7 +170,7 @@ class SubmissionTest(ServerTest):
         )
         answers = client.request([submit])
         self.assertIn("s", answers[0].response.created)
-        self.check("By JMAP")
+        self.check("By JMAP", fields=("Message-ID", "Date"))
         self.assertEqual(self.subjects(client, in_mailbox=sent), ["By JMAP"])
 
     def test_what_the_other_server_refuses_comes_back(self):
@@ -253,6 +245,8 @@ class PostfixTakesTest(ServerTest):
             smtp.login(USER, PASSWORD)
             for subject in subjects:
                 smtp.send_message(draft(subject), USER, [OTHER])
+        os.environ["REQUESTS_CA_BUNDLE"] = str(self.other.certificate)
+        self.addCleanup(os.environ.update, REQUESTS_CA_BUNDLE=str(self.server.certificate))
         client = self.other.client(OTHER)
         end = time.monotonic() + PATIENCE_SECONDS
         while len(self.find(client, text="Through")) < len(subjects):
