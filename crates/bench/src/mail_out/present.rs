@@ -89,6 +89,7 @@ fn loads(rows: &[&LoadRow]) -> Table {
     let columns = ["op", "domains", "mails", "/s", "p50 ms", "p99 ms", "us of a mail"];
     let mut table = Table::new("Mails", &columns).explain(&[
         ("domains", "of the recipients"),
+        ("mails", "that arrived, or were queued where nobody sends"),
         ("/s", "mails a second"),
         ("us of a mail", "processor time of everything together"),
     ]);
