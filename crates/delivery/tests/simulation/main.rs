@@ -320,7 +320,7 @@ impl Sim {
         }
     }
 
-    fn check_repeats(&self, what: &str, taken: &[outside::Taken]) {
+    fn check_repeats(&self, what: &str, taken: &[outside::Received]) {
         for pair in taken.windows(2) {
             let [first, second] = pair else { continue };
             let is_lost = first.answered.is_none();

@@ -217,12 +217,12 @@ async fn open_sending(
 }
 
 /// Whether clients read mail.
-fn has_jmap(config: &Config) -> bool {
+pub(super) fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
 }
 
 /// Whether mail is received by SMTP or LMTP, from other servers or from users.
-fn has_smtp(config: &Config) -> bool {
+pub(super) fn has_smtp(config: &Config) -> bool {
     let submission = &config.submission;
     let listeners = [&config.smtp.listen, &submission.listen, &submission.listen_tls];
     !config.lmtp.listen.is_empty() || listeners.iter().any(|listen| !listen.is_empty())

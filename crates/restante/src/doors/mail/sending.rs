@@ -27,7 +27,11 @@ use restante_smtp::{ForwardSender, Forwards, LocalDelivery, MailDelivery, QueueO
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use super::{commands, stores::Stores};
+use super::{
+    commands,
+    door::{has_jmap, has_smtp},
+    stores::Stores,
+};
 use crate::{config::Config, signals::Stop};
 
 /// The name of the secret by which senders of forwards are rewritten.
@@ -96,9 +100,12 @@ impl Sending {
         let (rates, counted) = (config.submission.rates(), metrics.limits.clone());
         let limits = SendingLimits::new(records.records.clone(), clock.clone(), rates, counted);
         let outbox = Arc::new(QueueOutbox::new(mail.blobs().clone(), queue.clone()));
-        let new = random_secret().context("can't make a secret")?;
-        let secret = directory.server_secret(SRS_SECRET, new.as_bytes()).await;
-        let secret = secret.context("can't read the secret of forwards")?;
+        let mut secret = random_secret().context("can't make a secret")?.as_bytes().to_vec();
+        // A server that takes no mail forwards none: its records stay as they are.
+        if has_jmap(config) || has_smtp(config) {
+            let kept = directory.server_secret(SRS_SECRET, &secret).await;
+            secret = kept.context("can't read the secret of forwards")?.to_vec();
+        }
         let srs = Arc::new(ForwardedBySrs(Srs::new(&secret, clock.clone())));
         let forwards = Forwards { outbox: outbox.clone(), sender: srs };
         let local = LocalDelivery {

@@ -285,15 +285,19 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     };
-    assert_eq!((&glance()["held"], &glance()["limitedInAll"]), (&Value::Null, &json!(0)));
     for recipients in [&["a@example.net", "b@example.net"][..], &["c@example.com"]] {
         assert!(sending.submit(recipients, &message("Lunch")).starts_with("250 "));
     }
     let refused = submit(sending.submission, &["d@example.net"], &message("Lunch"));
     assert!(refused.is_err() || refused.is_ok_and(|reply| reply.starts_with("450 ")));
     sending.queue(&folder, &["hold", "--domain", "example.com"]);
-    wait_until("the queue was counted again", || glance()["counts"]["held"] == 1);
+    // The queue is counted now, for the first time: a count is valid for a while.
+    wait_until("the queue was counted", || glance()["counts"].is_object());
     let shown = glance();
+    assert_eq!(
+        (&shown["counts"]["held"], &shown["held"], &shown["limitedInAll"]),
+        (&json!(1), &Value::Null, &json!(1))
+    );
     assert_eq!((&shown["counts"]["waiting"], &shown["counts"]["domainsInAll"]), (&json!(2), &json!(2)));
     let first = &shown["counts"]["domains"][0];
     assert_eq!((&first["domain"], &first["recipients"]), (&json!("example.net"), &json!(2)));
