@@ -285,11 +285,17 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     };
-    for recipients in [&["a@example.net", "b@example.net"][..], &["c@example.com"]] {
+    for recipients in [&["later1@example.net", "later2@example.net"][..], &["later3@example.com"]] {
         assert!(sending.submit(recipients, &message("Lunch")).starts_with("250 "));
     }
     let refused = submit(sending.submission, &["d@example.net"], &message("Lunch"));
     assert!(refused.is_err() || refused.is_ok_and(|reply| reply.starts_with("450 ")));
+    let list = || -> Vec<Value> {
+        serde_json::from_str(&sending.queue(&folder, &["list", "--format", "json"])).unwrap()
+    };
+    wait_until("all were tried", || {
+        list().len() == 3 && list().iter().all(|item| item["attempts"].as_u64() >= Some(1))
+    });
     sending.queue(&folder, &["hold", "--domain", "example.com"]);
     // The queue is counted now, for the first time: a count is valid for a while.
     wait_until("the queue was counted", || glance()["counts"].is_object());
