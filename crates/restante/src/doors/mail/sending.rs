@@ -1,6 +1,6 @@
 //! Outgoing mail in the server: the queue, its sender, and the followers that add to it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use async_trait::async_trait;
@@ -36,6 +36,10 @@ use crate::{config::Config, signals::Stop};
 
 /// The name of the secret by which senders of forwards are rewritten.
 const SRS_SECRET: &str = "srs";
+/// How long commits are gathered before their submissions are queued, and before their emails get vacation replies. Each look at the feed saves a
+/// position, for which deliveries wait.
+const SUBMISSIONS_GATHERED: Duration = Duration::from_millis(100);
+const VACATIONS_GATHERED: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// What outgoing mail counts.
@@ -127,11 +131,11 @@ impl Sending {
         };
         let sender = Sender::new(parts, config.delivery.clone());
         let submissions = SubmissionFollower::new(mail.clone(), queue.clone(), metrics.followers.clone());
-        let named = Settings::new(SubmissionFollower::NAME);
+        let named = Settings { gather: SUBMISSIONS_GATHERED, ..Settings::new(SubmissionFollower::NAME) };
         let submissions = Follower::new(named, records, submissions, clock.clone(), follow)?;
         let vacations =
             VacationFollower::new(mail.clone(), queue.clone(), directory.clone(), metrics.followers.clone());
-        let named = Settings::new(VacationFollower::NAME);
+        let named = Settings { gather: VACATIONS_GATHERED, ..Settings::new(VacationFollower::NAME) };
         let vacations = Follower::new(named, records, vacations, clock.clone(), follow)?;
         let health = sender.health();
         let tasks = Some(Tasks { sender, submissions, vacations });
