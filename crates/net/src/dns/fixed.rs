@@ -12,6 +12,7 @@ pub struct FixedResolver {
     addresses: Mutex<HashMap<String, Answer<IpAddr>>>,
     txt: Mutex<HashMap<String, Answer<String>>>,
     srv: Mutex<HashMap<String, Answer<SrvRecord>>>,
+    ptr: Mutex<HashMap<IpAddr, Answer<String>>>,
 }
 
 impl FixedResolver {
@@ -47,6 +48,11 @@ impl FixedResolver {
         self.srv.lock().insert(plain_name(name), answer);
     }
 
+    /// Answers a look-up of the names of an address; without it, there are none.
+    pub fn set_ptr(&self, address: IpAddr, answer: Answer<String>) {
+        self.ptr.lock().insert(address, answer);
+    }
+
     /// What was set for a name; without it, no records when the name has others.
     fn answer<T: Clone>(&self, answers: &Mutex<HashMap<String, Answer<T>>>, name: &str) -> Answer<T> {
         let name = plain_name(name);
@@ -77,5 +83,19 @@ impl Resolver for FixedResolver {
 
     async fn srv(&self, name: &str) -> Answer<SrvRecord> {
         self.answer(&self.srv, name)
+    }
+
+    async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr> {
+        match self.answer(&self.addresses, name) {
+            Answer::Found(addresses) => {
+                let addresses: Vec<IpAddr> = addresses.into_iter().filter(IpAddr::is_ipv4).collect();
+                if addresses.is_empty() { Answer::NoRecords } else { Answer::Found(addresses) }
+            }
+            other => other,
+        }
+    }
+
+    async fn ptr(&self, address: IpAddr) -> Answer<String> {
+        self.ptr.lock().get(&address).cloned().unwrap_or(Answer::NoSuchName)
     }
 }
