@@ -10,7 +10,12 @@ mod config;
 mod filter;
 mod judgement;
 
-pub use authentication::{Authentication, DkimSignature, DmarcPolicy, Outcome};
+#[doc(hidden)]
+pub mod properties;
+
+pub use authentication::{
+    Authentication, Authenticator, DkimSignature, DmarcPolicy, Outcome, claims_to_be_ours, results_field,
+};
 pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
