@@ -24,6 +24,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-search", Kind::Role),
     ("restante-directory", Kind::Model),
     ("restante-mail", Kind::Model),
+    ("restante-checks", Kind::Model),
     ("restante-follow", Kind::Loop),
     ("restante-delivery", Kind::Follower),
     ("restante-indexer", Kind::Follower),

@@ -1,0 +1,75 @@
+use std::num::NonZeroU64;
+
+use restante_core::nonzero;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    client::{BlockList, GreylistConfig},
+    filter::FilterConfig,
+};
+
+/// What is done with a message that fails a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Nothing but what the message's `Authentication-Results` say.
+    None,
+    /// It goes to Junk.
+    Junk,
+    /// It is kept for the operator.
+    Quarantine,
+    /// It is refused.
+    Refuse,
+}
+
+/// How mail of other servers is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ChecksConfig {
+    /// Whether mail that comes by SMTP is checked at all.
+    pub enabled: bool,
+    /// Networks whose mail is not checked, as `192.0.2.0/24`: servers of one's own, and relays in front that have checked it.
+    pub exempt: Vec<String>,
+    /// How long all checks of a message may take; what is not known then is not held against it.
+    pub timeout_ms: NonZeroU64,
+    /// What is done when DMARC fails and the domain asks for rejection (`p=reject`).
+    pub dmarc_reject: Action,
+    /// What is done when DMARC fails and the domain asks for quarantine (`p=quarantine`).
+    pub dmarc_quarantine: Action,
+    /// Domains whose ARC chains are believed: mailing lists and forwarders that break signatures (RFC 8617).
+    pub arc_trusted: Vec<String>,
+    /// What is done with mail of clients whose address has no name in the DNS that leads back to it.
+    pub reverse: Action,
+    /// What is done with mail of clients whose `EHLO` is no name in the DNS and no address literal.
+    pub hello: Action,
+    /// Names of files that are not accepted as attachments, as `*.exe`.
+    pub attachments: Vec<String>,
+    /// What is done with mail that has such an attachment.
+    pub attachments_action: Action,
+    /// Lists in the DNS of addresses that send junk.
+    pub block_lists: Vec<BlockList>,
+    /// Greylisting.
+    pub greylist: GreylistConfig,
+    /// A filter of content.
+    pub filter: FilterConfig,
+}
+
+impl Default for ChecksConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            exempt: vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()],
+            timeout_ms: nonzero!(20_000),
+            dmarc_reject: Action::Refuse,
+            dmarc_quarantine: Action::Junk,
+            arc_trusted: Vec::new(),
+            reverse: Action::None,
+            hello: Action::None,
+            attachments: Vec::new(),
+            attachments_action: Action::Refuse,
+            block_lists: Vec::new(),
+            greylist: GreylistConfig::default(),
+            filter: FilterConfig::default(),
+        }
+    }
+}

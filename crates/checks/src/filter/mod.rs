@@ -1,0 +1,94 @@
+//! A filter of content that operators run: rspamd, over HTTP.
+
+use std::{num::NonZeroU64, path::PathBuf};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use restante_core::{Error, nonzero};
+use serde::{Deserialize, Serialize};
+
+use crate::{Authentication, Envelope};
+
+/// What a filter advises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterAction {
+    /// Nothing.
+    None,
+    /// Refuse it for now.
+    TryLater,
+    /// Put it into Junk.
+    Junk,
+    /// Refuse it.
+    Refuse,
+}
+
+/// What a filter said of a message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilterVerdict {
+    /// Its advice.
+    pub action: FilterAction,
+    /// Its score.
+    pub score: f64,
+    /// Its names of what it found, 20 at most.
+    pub symbols: Vec<String>,
+    /// What the client is to hear, where it says so.
+    pub text: Option<String>,
+}
+
+/// What a user has decided about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lesson {
+    /// It was moved into Junk.
+    Junk,
+    /// It was moved out of Junk.
+    NotJunk,
+}
+
+/// Judges what a message says.
+#[async_trait]
+pub trait Filter: Send + Sync + 'static {
+    /// Judges a message.
+    ///
+    /// # Errors
+    /// `Unavailable` when the filter is away, slow or answers in a way that can't be understood: the message is taken as if there was no filter.
+    async fn judge(
+        &self,
+        envelope: Envelope<'_>,
+        authentication: Option<&Authentication>,
+        raw: Bytes,
+    ) -> Result<FilterVerdict, Error>;
+
+    /// Learns from a decision of a user. Learning the same again changes nothing.
+    ///
+    /// # Errors
+    /// `Unavailable` when it is to be tried again; `Invalid` when the filter never learns this message.
+    async fn learn(&self, lesson: Lesson, raw: Bytes) -> Result<(), Error>;
+}
+
+/// The filter of content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FilterConfig {
+    /// The address of rspamd's normal worker, as `http://127.0.0.1:11333`; empty for no filter.
+    pub url: String,
+    /// The address of its controller, which learns what users move into and out of Junk, as `http://127.0.0.1:11334`; empty for not learning.
+    pub learn_url: String,
+    /// A file with the password of the controller; empty for none.
+    pub password_file: PathBuf,
+    /// How long it may take for a message.
+    pub timeout_ms: NonZeroU64,
+    /// Longer messages are not shown to it.
+    pub message_bytes_max: NonZeroU64,
+}
+
+impl Default for FilterConfig {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            learn_url: String::new(),
+            password_file: PathBuf::new(),
+            timeout_ms: nonzero!(10_000),
+            message_bytes_max: nonzero!(10_000_000),
+        }
+    }
+}

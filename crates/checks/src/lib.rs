@@ -1,0 +1,22 @@
+//! Who sends mail from outside, and what is done with it.
+//!
+//! [`SenderChecks`] is what the door for mail asks at each step of a message that another server sends: when the client connects, at `MAIL` and `RCPT`,
+//! and when the message was received. It never loses mail because something that it asks is slow, away or wrong: what is not known is not held against
+//! the sender.
+
+mod authentication;
+mod client;
+mod config;
+mod filter;
+mod judgement;
+
+#[doc(hidden)]
+pub mod properties;
+
+pub use authentication::{
+    Authentication, Authenticator, DkimSignature, DmarcPolicy, Outcome, claims_to_be_ours, results_field,
+};
+pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
+pub use config::{Action, ChecksConfig};
+pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
+pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
