@@ -5,13 +5,17 @@
 //! the sender.
 
 mod authentication;
+mod checks;
 mod client;
 mod config;
 mod filter;
 mod judgement;
+mod reports;
 
 pub use authentication::{Authentication, DkimSignature, DmarcPolicy, Outcome};
+pub use checks::{Authenticating, ClientChecking};
 pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
+pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink};
