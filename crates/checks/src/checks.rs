@@ -26,6 +26,10 @@ pub trait ClientChecking: Send + Sync + 'static {
     /// See [`crate::SenderChecks::client`].
     async fn client(&self, address: IpAddr) -> ClientFacts;
 
+    /// Whether the name that a client gave itself is a name in the DNS or an address literal; true as well when that is not known now. Answered at once where
+    /// the setting `hello` asks for nothing.
+    async fn has_good_hello(&self, peer: &Peer) -> bool;
+
     /// See [`crate::SenderChecks::sender`].
     ///
     /// # Errors

@@ -14,7 +14,9 @@ mod reports;
 
 pub use authentication::{Authentication, DkimSignature, DmarcPolicy, Outcome};
 pub use checks::{Authenticating, ClientChecking};
-pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
+pub use client::{
+    BlockList, ClientChecks, ClientFacts, ClientLookups, Greylist, GreylistConfig, Listing, Reverse,
+};
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
