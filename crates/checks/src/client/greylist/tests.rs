@@ -202,7 +202,7 @@ async fn chk11_a_failed_write_leaves_the_old_file_and_is_repeated() {
     for step in 1..=steps {
         assert!(greylist.admit(ip, &format!("sender {step}"), "b").is_err());
         let before = Greylist::open(folder.path(), config(100), clock.clone()).unwrap().entries().1;
-        faults.fail_at(step, InjectedFailure::Error);
+        faults.fail_at(step, InjectedFailure::Fails);
         let failed = greylist.save().await.is_err();
         faults.clear();
         let after = Greylist::open(folder.path(), config(100), clock.clone()).unwrap().entries().1;
