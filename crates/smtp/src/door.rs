@@ -32,8 +32,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    Delivery, Forwards, Journal, LmtpAddress, LmtpConfig, Protocol, Quarantine, Recipients, SmtpConfig, SmtpMetrics,
-    SubmissionParts, connection, limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
+    Delivery, Forwards, Journal, LmtpAddress, LmtpConfig, Protocol, Quarantine, Recipients, SmtpConfig,
+    SmtpMetrics, SubmissionParts, connection, limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
     submission::Submission,
 };
 

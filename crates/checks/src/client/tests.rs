@@ -78,10 +78,7 @@ async fn chk10_a_list_that_works_lists_a_client() {
     resolver.set_txt("1.2.0.192.list.example", names(&["see https://list.example/\r\n550 \u{e9}"]));
     let facts = lookups(resolver.clone(), &["list.example."]).look_up(ip("::ffff:192.0.2.1")).await;
     let text = Some("see https://list.example/??550 ?".to_owned());
-    assert_eq!(
-        facts.listings,
-        [Listing { zone: "list.example".to_owned(), action: Action::Refuse, text }]
-    );
+    assert_eq!(facts.listings, [Listing { zone: "list.example".to_owned(), action: Action::Refuse, text }]);
     assert!(zones_of(&resolver, &["list.example"], "192.0.2.2").await.is_empty());
 }
 
@@ -211,11 +208,17 @@ async fn chk9_chk10_what_the_settings_refuse_is_refused_with_its_reason() {
     resolver.add_mx("example", &[(10, "mail.example")]);
     resolver.add_mx("domain.example", &[(10, "mail.example")]);
     resolver.set_addresses("slow.example", temporary());
-    let config =
-        ChecksConfig { reverse: Action::Refuse, hello: Action::Refuse, ..ChecksConfig::default() };
+    let config = ChecksConfig { reverse: Action::Refuse, hello: Action::Refuse, ..ChecksConfig::default() };
     let checks = ClientChecks::new(lookups(resolver, &[]), None, &config);
     let good = facts(Reverse::Confirmed("a.example".to_owned()));
-    for hello in ["mail.example", "MAIL.example.", "domain.example", "slow.example", "[192.0.2.1]", "[IPv6:2001:db8::1]"] {
+    for hello in [
+        "mail.example",
+        "MAIL.example.",
+        "domain.example",
+        "slow.example",
+        "[192.0.2.1]",
+        "[IPv6:2001:db8::1]",
+    ] {
         assert_eq!(checks.sender(&peer(hello), &good, "a@b").await, Ok(()), "{hello}");
         assert!(checks.has_good_hello(&peer(hello)).await, "{hello}");
     }
@@ -239,11 +242,8 @@ async fn chk9_chk10_what_the_settings_refuse_is_refused_with_its_reason() {
     let only_junk = ClientFacts { listings: vec![listing(Action::Junk)], ..good };
     assert_eq!(checks.sender(&peer("mail.example"), &only_junk, "a@b").await, Ok(()));
     // By default nothing is refused.
-    let lenient = ClientChecks::new(
-        lookups(Arc::new(FixedResolver::new()), &[]),
-        None,
-        &ChecksConfig::default(),
-    );
+    let lenient =
+        ClientChecks::new(lookups(Arc::new(FixedResolver::new()), &[]), None, &ChecksConfig::default());
     assert_eq!(lenient.sender(&peer("x"), &facts(Reverse::None), "a@b").await, Ok(()));
     assert!(lenient.has_good_hello(&peer("x")).await);
     assert_eq!(lenient.recipient(&peer("x"), &facts(Reverse::None), "a@b", "c@d").await, Ok(()));

@@ -60,10 +60,9 @@ fn answer(asked: &Name, record_type: RecordType) -> (ResponseCode, Vec<Record>, 
         ("1.2.0.192.in-addr.arpa.", RecordType::PTR) => {
             records(vec![RData::PTR(PTR(name("A.mail.example."))), RData::PTR(PTR(name("other.example.")))])
         }
-        (
-            "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.",
-            RecordType::PTR,
-        ) => records(vec![RData::PTR(PTR(name("a.mail.example.")))]),
+        ("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.", RecordType::PTR) => {
+            records(vec![RData::PTR(PTR(name("a.mail.example.")))])
+        }
         ("2.2.0.192.in-addr.arpa.", _) => nothing(ResponseCode::NXDomain, Some("2.0.192.in-addr.arpa.")),
         ("3.2.0.192.in-addr.arpa.", _) => nothing(ResponseCode::ServFail, None),
         ("alias.example.", RecordType::MX) => records(vec![RData::CNAME(CNAME(name("nowhere.other.")))]),

@@ -80,7 +80,9 @@ impl ClientChecks {
         if let Some(mut lookup) = self.lookup.take() {
             match timeout(CHECK_TIME_MAX, &mut lookup.0).await {
                 Ok(Ok(facts)) => self.facts = Arc::new(facts),
-                Ok(Err(error)) => warn!(%error, "looking a client up broke off: its mail is checked without that"),
+                Ok(Err(error)) => {
+                    warn!(%error, "looking a client up broke off: its mail is checked without that")
+                }
                 Err(_) => warn!("looking a client up took too long: its mail is checked without that"),
             }
         }

@@ -61,9 +61,7 @@ impl Client {
     pub(super) async fn finish(&mut self, wire: &mut Wire, transaction: Transaction, mut incoming: Incoming) {
         let (begun, bytes) = (Instant::now(), incoming.bytes());
         let result = match Box::pin(self.prepare(&transaction, &mut incoming)).await {
-            Ok(prepared) => {
-                Box::pin(self.act(wire, &transaction, incoming.received_bytes, prepared)).await
-            }
+            Ok(prepared) => Box::pin(self.act(wire, &transaction, incoming.received_bytes, prepared)).await,
             Err(refusal) => {
                 let message_id = incoming.message_id();
                 let outcome = refused(refusal.reply());
@@ -356,7 +354,8 @@ impl Deliveries {
     fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
         let outside = recipient.outside.as_ref().map(|_| self.of_outside(recipient));
         // Junk that somebody has here is taken: nobody is told which of several copies was not sent on.
-        let outside = outside.filter(|result| *result != Err(Refusal::ForwardJunk) || self.targets.is_empty());
+        let outside =
+            outside.filter(|result| *result != Err(Refusal::ForwardJunk) || self.targets.is_empty());
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())).chain(outside))
     }
 

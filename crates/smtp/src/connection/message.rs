@@ -19,8 +19,7 @@ const SEND_DATA: Reply<'_> = Reply::new(354, "", "send the message, and end it w
 const NO_RECIPIENTS: Reply<'_> = Reply::new(503, "5.5.1", "no recipient was accepted");
 const CHUNKS_BEGAN: Reply<'_> = Reply::new(503, "5.5.1", "the message has begun with BDAT: go on with it");
 const BINARY_BY_CHUNKS: Reply<'_> = Reply::new(503, "5.5.1", "BODY=BINARYMIME needs BDAT");
-const BEHIND_DATA: Reply<'_> =
-    Reply::new(554, "5.5.0", "closed: nothing may follow DATA before its reply");
+const BEHIND_DATA: Reply<'_> = Reply::new(554, "5.5.0", "closed: nothing may follow DATA before its reply");
 const ENDLESS: Reply<'_> = Reply::new(421, "4.3.0", "closed: the message is far too big");
 pub(super) const TOO_SLOW: Reply<'_> =
     Reply::new(421, "4.3.1", "closed: the message comes too slowly for its memory");

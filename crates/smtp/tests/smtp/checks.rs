@@ -15,9 +15,7 @@ use parking_lot::Mutex;
 use restante_checks::{ClientFacts, Envelope, Judgement, Peer, Refused, Reverse, SenderChecks, Verdict};
 use restante_core::{Error, ErrorKind, nonzero};
 use restante_records::RecordId;
-use restante_smtp::{
-    DeliveryEntry, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail, RefusedWith,
-};
+use restante_smtp::{DeliveryEntry, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail, RefusedWith};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -222,7 +220,8 @@ async fn chk8_mail_of_other_servers_is_checked_at_each_step() {
 
 #[tokio::test]
 async fn chk8_exempt_clients_lmtp_and_submission_are_not_checked() {
-    let claiming = "Authentication-Results: mail.example.org; spf=pass\r\nFrom: anna@example.org\r\n\r\n.\r\n";
+    let claiming =
+        "Authentication-Results: mail.example.org; spf=pass\r\nFrom: anna@example.org\r\n\r\n.\r\n";
     let exempt = Arc::new(FakeChecks { is_exempt: true, ..FakeChecks::new() });
     let server_of_exempt = server(&exempt).await;
     let mut client = server_of_exempt.smtp().await;
@@ -234,7 +233,11 @@ async fn chk8_exempt_clients_lmtp_and_submission_are_not_checked() {
     for stored in [&server_of_exempt.stored, &users.stored] {
         let raw = stored.mails.lock()[0].0.raw.clone();
         let text = String::from_utf8(raw.to_vec()).unwrap();
-        assert_eq!(text.matches("Authentication-Results").count(), 1, "who has checked it has said so: {text}");
+        assert_eq!(
+            text.matches("Authentication-Results").count(),
+            1,
+            "who has checked it has said so: {text}"
+        );
     }
     for mut client in [users.client().await, users.immediate().await] {
         let log_in = format!("AUTH PLAIN {}", plain("", "anna@example.org", PASSWORD));
@@ -373,7 +376,8 @@ async fn chk12_junk_is_stored_as_such_and_the_journal_says_why() {
     let reason = "dmarc: quarantine (rspamd 7.5 of 15)".into();
     let junk = Outcome::Junk { email: RecordId(100), reason };
     assert_eq!(outcomes(&entries(&server)), [("anna@example.org", junk)]);
-    let result = |result: &str| format!("restante_smtp_messages_total{{protocol=\"smtp\",result=\"{result}\"}}");
+    let result =
+        |result: &str| format!("restante_smtp_messages_total{{protocol=\"smtp\",result=\"{result}\"}}");
     assert_eq!((server.metric(&result("junk")), server.metric(&result("stored"))), (1, 0));
     // The same for what a trusted filter in front has marked.
     server.lmtp().await.mail("X-Spam-Flag: YES\r\n\r\n.\r\n").await;
@@ -401,10 +405,7 @@ async fn chk13_what_checks_refuse_is_not_stored() {
             assert_eq!(entry.outcome, refusal(code, enhanced, text));
             assert_eq!(entry.message_id.as_deref(), Some("m@example.net"));
         }
-        assert_eq!(
-            server.metric(&format!("restante_smtp_refused_by_checks_total{{check=\"{check}\"}}")),
-            1
-        );
+        assert_eq!(server.metric(&format!("restante_smtp_refused_by_checks_total{{check=\"{check}\"}}")), 1);
         let result = if code == 550 { "refused" } else { "deferred" };
         let name = format!("restante_smtp_messages_total{{protocol=\"smtp\",result=\"{result}\"}}");
         assert_eq!(server.metric(&name), 1);

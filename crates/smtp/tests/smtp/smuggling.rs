@@ -91,7 +91,11 @@ fn chunks() -> Vec<Row> {
             format!("{ENVELOPE}{}QUIT\r\n", bdat(&EVIL.repeat(40), " LAST")),
             &["250", "250", "552", "221"],
         ),
-        row("a chunk with a bare line feed", format!("{ENVELOPE}BDAT 5 LAST\n{EVIL}"), &["250", "250", "500"]),
+        row(
+            "a chunk with a bare line feed",
+            format!("{ENVELOPE}BDAT 5 LAST\n{EVIL}"),
+            &["250", "250", "500"],
+        ),
     ]
     .into_iter()
     .chain(["-5", "+5", "0x5", "5.", "5 LAST MORE", "18446744073709551621", "", "5 FIRST"].map(|wrong| {
@@ -130,7 +134,11 @@ fn commands() -> Vec<Row> {
             format!("MAIL FROM:<sender@example.net>\r\nRCPT TO:<anna\n@example.org>\r\n{EVIL}"),
             &["250", "500"],
         ),
-        row("a NUL in a command", format!("{ENVELOPE}NOOP\0\r\nRSET\r\nQUIT\r\n"), &["250", "250", "250|500|501", "250", "221"]),
+        row(
+            "a NUL in a command",
+            format!("{ENVELOPE}NOOP\0\r\nRSET\r\nQUIT\r\n"),
+            &["250", "250", "250|500|501", "250", "221"],
+        ),
         row(
             "an end at once, and then a line feed",
             format!("{ENVELOPE}DATA\r\n.\n{EVIL}QUIT\r\n"),
@@ -160,7 +168,8 @@ async fn sm5_sm7_no_variant_smuggles_a_second_message() {
                 reply => replies.push(reply),
             }
         }
-        let fits = |(reply, expected): (&String, &&str)| expected.split('|').any(|code| reply.starts_with(code));
+        let fits =
+            |(reply, expected): (&String, &&str)| expected.split('|').any(|code| reply.starts_with(code));
         let is_expected = replies.len() == expected.len() && replies.iter().zip(&expected).all(fits);
         assert!(is_expected, "{name}: {replies:?} and not {expected:?}");
         let mails = server.stored.mails.lock();

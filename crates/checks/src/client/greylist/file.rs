@@ -1,7 +1,7 @@
 //! The file of a greylist: `docs/formats/greylist.md` describes it.
 
-use restante_disk::Disk;
 use restante_core::Error;
+use restante_disk::Disk;
 use sha2::{Digest, Sha256};
 
 use super::pool::{Entry, Key};

@@ -127,7 +127,8 @@ impl Greylist {
             self.is_changed.store(true, Ordering::Relaxed);
         }
         let delay = self.config.delay_seconds.get();
-        let first = state.waiting.get(&attempt).filter(|at| now.saturating_sub(*at) < WAITING_SECONDS.max(2 * delay));
+        let first =
+            state.waiting.get(&attempt).filter(|at| now.saturating_sub(*at) < WAITING_SECONDS.max(2 * delay));
         let waited = match first {
             Some(at) => now.saturating_sub(at),
             None => {
@@ -183,8 +184,8 @@ impl Greylist {
         }
         let greylist = self.clone();
         let written = tokio::task::spawn_blocking(move || file::write(&*disk, &greylist.remembered())).await;
-        let written =
-            written.unwrap_or_else(|error| Err(Error::internal(format!("the greylist was not written: {error}"))));
+        let written = written
+            .unwrap_or_else(|error| Err(Error::internal(format!("the greylist was not written: {error}"))));
         if written.is_err() {
             self.is_changed.store(true, Ordering::Relaxed);
         }

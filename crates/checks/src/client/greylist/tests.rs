@@ -149,7 +149,8 @@ fn chk11_a_clock_that_goes_back_opens_nothing() {
 async fn chk11_what_was_learned_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(NOW)));
-    let open = || Arc::new(Greylist::open(&folder.path().join("checks"), config(100), clock.clone()).unwrap());
+    let open =
+        || Arc::new(Greylist::open(&folder.path().join("checks"), config(100), clock.clone()).unwrap());
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let first = open();
     assert!(first.admit(ip("192.0.2.1"), "a", "b").is_err());
