@@ -65,6 +65,17 @@ impl FixedResolver {
             || self.srv.lock().contains_key(&name);
         if exists { Answer::NoRecords } else { Answer::NoSuchName }
     }
+
+    /// The addresses of one family that were set for a name.
+    fn addresses_of(&self, is_of_family: fn(&IpAddr) -> bool, name: &str) -> Answer<IpAddr> {
+        match self.answer(&self.addresses, name) {
+            Answer::Found(addresses) => {
+                let addresses: Vec<IpAddr> = addresses.into_iter().filter(is_of_family).collect();
+                if addresses.is_empty() { Answer::NoRecords } else { Answer::Found(addresses) }
+            }
+            other => other,
+        }
+    }
 }
 
 #[async_trait]
@@ -86,13 +97,11 @@ impl Resolver for FixedResolver {
     }
 
     async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr> {
-        match self.answer(&self.addresses, name) {
-            Answer::Found(addresses) => {
-                let addresses: Vec<IpAddr> = addresses.into_iter().filter(IpAddr::is_ipv4).collect();
-                if addresses.is_empty() { Answer::NoRecords } else { Answer::Found(addresses) }
-            }
-            other => other,
-        }
+        self.addresses_of(IpAddr::is_ipv4, name)
+    }
+
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr> {
+        self.addresses_of(IpAddr::is_ipv6, name)
     }
 
     async fn ptr(&self, address: IpAddr) -> Answer<String> {

@@ -64,6 +64,9 @@ pub trait Resolver: Send + Sync + 'static {
     /// The addresses of a host of IPv4 alone, by one question.
     async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr>;
 
+    /// The addresses of a host of IPv6 alone, by one question.
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr>;
+
     /// The names of an address (RFC 1035 §3.5, RFC 3596 §2.5), in no order, in lower case without a dot at their ends. Nothing says that they are names of hosts,
     /// or that they lead back to the address.
     async fn ptr(&self, address: IpAddr) -> Answer<String>;

@@ -159,14 +159,7 @@ impl Resolver for SystemResolver {
     }
 
     async fn addresses(&self, name: &str) -> Answer<IpAddr> {
-        let v6 = |data: &RData| match data {
-            RData::AAAA(address) => Some(IpAddr::V6(address.0)),
-            _ => None,
-        };
-        let (v6, v4) = tokio::join!(
-            Box::pin(self.lookup(name, RecordType::AAAA, v6)),
-            Box::pin(self.ipv4_addresses(name))
-        );
+        let (v6, v4) = tokio::join!(self.ipv6_addresses(name), self.ipv4_addresses(name));
         v6.or(v4)
     }
 
@@ -201,6 +194,14 @@ impl Resolver for SystemResolver {
             _ => None,
         };
         self.lookup(name, RecordType::A, read).await
+    }
+
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr> {
+        let read = |data: &RData| match data {
+            RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+            _ => None,
+        };
+        self.lookup(name, RecordType::AAAA, read).await
     }
 
     async fn ptr(&self, address: IpAddr) -> Answer<String> {

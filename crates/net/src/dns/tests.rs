@@ -198,17 +198,19 @@ async fn chk9_names_of_addresses_are_found() {
 }
 
 #[tokio::test]
-async fn addresses_of_ipv4_are_looked_up_alone() {
+async fn addresses_of_one_family_are_looked_up_alone() {
     let (address, _server) = serve().await;
     let resolver = resolver(address, 5_000);
-    let v4 = |text: &str| Answer::Found(vec![text.parse::<IpAddr>().unwrap()]);
-    assert_eq!(resolver.ipv4_addresses("a.mail.example").await, v4("192.0.2.1"));
+    let only = |text: &str| Answer::Found(vec![text.parse::<IpAddr>().unwrap()]);
+    assert_eq!(resolver.ipv4_addresses("a.mail.example").await, only("192.0.2.1"));
+    assert_eq!(resolver.ipv6_addresses("a.mail.example").await, only("2001:db8::1"));
+    assert!(matches!(resolver.ipv6_addresses("v4.example").await, Answer::Temporary(_)));
     assert_eq!(resolver.ipv4_addresses("missing.example").await, Answer::NoSuchName);
     let fixed = FixedResolver::new();
     let both = vec!["2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
     fixed.set_addresses("both.example", Answer::Found(both));
     fixed.set_addresses("v6.example", Answer::Found(vec!["2001:db8::1".parse().unwrap()]));
-    assert_eq!(fixed.ipv4_addresses("both.example").await, v4("192.0.2.1"));
+    assert_eq!(fixed.ipv4_addresses("both.example").await, only("192.0.2.1"));
     assert_eq!(fixed.ipv4_addresses("v6.example").await, Answer::NoRecords);
     let address = "192.0.2.1".parse().unwrap();
     assert_eq!(fixed.ptr(address).await, Answer::NoSuchName);
