@@ -176,6 +176,9 @@ impl Resolver for Silent {
         self.asked.fetch_add(1, Ordering::Relaxed);
         pending().await
     }
+    async fn ipv6_addresses(&self, _: &str) -> Answer<IpAddr> {
+        pending().await
+    }
     async fn ptr(&self, _: IpAddr) -> Answer<String> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         pending().await
