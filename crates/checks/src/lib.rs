@@ -5,10 +5,12 @@
 //! the sender.
 
 mod authentication;
+mod checks;
 mod client;
 mod config;
 mod filter;
 mod judgement;
+mod reports;
 
 #[doc(hidden)]
 pub mod properties;
@@ -16,7 +18,11 @@ pub mod properties;
 pub use authentication::{
     Authentication, Authenticator, DkimSignature, DmarcPolicy, Outcome, claims_to_be_ours, results_field,
 };
-pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
+pub use checks::{Authenticating, ClientChecking};
+pub use client::{
+    BlockList, ClientChecks, ClientFacts, ClientLookups, Greylist, GreylistConfig, Listing, Reverse,
+};
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
+pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink};
