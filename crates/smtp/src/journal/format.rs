@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use restante_core::{Error, Timestamp};
 use restante_records::{AccountId, RecordId};
 
-use super::{DeliveryEntry, Outcome, RefusedWith};
+use super::{DeliveryEntry, NotedReply, Outcome};
 use crate::Protocol;
 
 /// The bytes before the first record.
@@ -28,12 +28,18 @@ const HAS_V4: u8 = 8;
 const HAS_V6: u8 = 16;
 const IS_SUBMISSION: u8 = 32;
 const IS_SUBMISSIONS: u8 = 64;
+const WAS_QUEUED: u8 = 128;
 
 const STORED: u8 = 0;
 const REPEATED: u8 = 1;
 const REFUSED: u8 = 2;
 const BROKEN_OFF: u8 = 3;
 const QUEUED: u8 = 4;
+// Versions before these took outcomes that they did not know for refusals.
+const SENT: u8 = 16;
+const POSTPONED: u8 = 17;
+const FAILED: u8 = 18;
+const REPORTED: u8 = 19;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -100,16 +106,18 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
         Outcome::Refused(_) => (REFUSED, 0),
         Outcome::BrokenOff => (BROKEN_OFF, 0),
         Outcome::Queued => (QUEUED, 0),
+        Outcome::Sent(_) => (SENT, 0),
+        Outcome::Postponed(_) => (POSTPONED, 0),
+        Outcome::Failed(_) => (FAILED, 0),
+        Outcome::Reported(_) => (REPORTED, 0),
     };
-    let refused = match &entry.outcome {
-        Outcome::Refused(reply) => Some(reply),
-        _ => None,
-    };
+    let reply = entry.outcome.reply();
     let mut flags = match entry.protocol {
-        Protocol::Smtp => 0,
-        Protocol::Lmtp => IS_LMTP,
-        Protocol::Submission => IS_SUBMISSION,
-        Protocol::Submissions => IS_SUBMISSIONS,
+        None => WAS_QUEUED,
+        Some(Protocol::Smtp) => 0,
+        Some(Protocol::Lmtp) => IS_LMTP,
+        Some(Protocol::Submission) => IS_SUBMISSION,
+        Some(Protocol::Submissions) => IS_SUBMISSIONS,
     };
     flags |= if entry.is_tls { IS_TLS } else { 0 };
     flags |= if entry.account.is_some() { HAS_ACCOUNT } else { 0 };
@@ -120,7 +128,7 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     };
     out.extend_from_slice(&entry.time.0.to_le_bytes());
     out.extend_from_slice(&[flags, outcome]);
-    out.extend_from_slice(&refused.map_or(0, |reply| reply.code).to_le_bytes());
+    out.extend_from_slice(&reply.map_or(0, |reply| reply.code).to_le_bytes());
     out.extend_from_slice(&entry.account.as_ref().map_or(0, |(account, _)| account.0).to_le_bytes());
     out.extend_from_slice(&email.to_le_bytes());
     out.extend_from_slice(&entry.bytes.to_le_bytes());
@@ -131,7 +139,7 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     }
     let address = entry.account.as_ref().map_or("", |(_, address)| address);
     let message_id = entry.message_id.as_deref().unwrap_or_default();
-    let (status, reason) = refused.map_or(("", ""), |reply| (&*reply.status, &*reply.reason));
+    let (status, reason) = reply.map_or(("", ""), |reply| (&*reply.status, &*reply.reason));
     let texts: [&str; TEXTS] =
         [&entry.hello, &entry.sender, &entry.recipient, address, &entry.id, message_id, status, reason];
     for text in texts {
@@ -212,24 +220,30 @@ impl<'f> View<'f> {
     }
 
     pub(super) fn to_entry(self) -> DeliveryEntry {
+        let reply = || NotedReply {
+            code: self.code,
+            status: self.status.to_owned().into(),
+            reason: self.reason.to_owned().into(),
+        };
         let outcome = match self.outcome {
             STORED => Outcome::Stored(self.email),
             REPEATED => Outcome::Repeated,
             BROKEN_OFF => Outcome::BrokenOff,
             QUEUED => Outcome::Queued,
-            _ => Outcome::Refused(RefusedWith {
-                code: self.code,
-                status: self.status.to_owned().into(),
-                reason: self.reason.to_owned().into(),
-            }),
+            SENT => Outcome::Sent(reply()),
+            POSTPONED => Outcome::Postponed(reply()),
+            FAILED => Outcome::Failed(reply()),
+            REPORTED => Outcome::Reported(reply()),
+            _ => Outcome::Refused(reply()),
         };
         DeliveryEntry {
             time: self.time,
-            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS) {
-                IS_LMTP => Protocol::Lmtp,
-                IS_SUBMISSION => Protocol::Submission,
-                IS_SUBMISSIONS => Protocol::Submissions,
-                _ => Protocol::Smtp,
+            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS | WAS_QUEUED) {
+                WAS_QUEUED => None,
+                IS_LMTP => Some(Protocol::Lmtp),
+                IS_SUBMISSION => Some(Protocol::Submission),
+                IS_SUBMISSIONS => Some(Protocol::Submissions),
+                _ => Some(Protocol::Smtp),
             },
             is_tls: self.flags & IS_TLS != 0,
             peer: self.peer,
