@@ -18,7 +18,7 @@ from aiosmtpd.controller import Controller
 from jmapc import Address, Email, EmailAddress, EmailBodyPart, EmailBodyValue, EmailSubmission
 from jmapc.methods import EmailSet, EmailSubmissionSet, IdentityGet
 
-from server import INSTALLED, PASSWORD, PATIENCE_SECONDS, USER, Server, ServerTest, free_port, message, needs
+from server import INSTALLED, PASSWORD, PATIENCE_SECONDS, USER, Server, ServerTest, free_port, message
 from test_postfix import Postfix, has_postfix
 
 HERE = pathlib.Path(__file__).parent
@@ -237,7 +237,9 @@ class SignatureTest(ServerTest):
         self.assertEqual(dkim.arc_verify(changed, dnsfunc=lambda name, **_: self.keys[name])[0], b"fail")
 
     def test_opendkim_verifies_both_signatures(self):
-        program = shutil.which("opendkim") or needs("debian/usr/sbin/opendkim")
+        program = shutil.which("opendkim") or INSTALLED / "debian/usr/sbin/opendkim"
+        if not pathlib.Path(program).exists():
+            self.skipTest("opendkim is not here; tests/interop/run says why")
         libraries = [INSTALLED / "debian/usr/lib", *(INSTALLED / "debian/usr/lib").glob("*-linux-gnu")]
         folder = self.server.folder
         records = [f"{name.decode().rstrip('.')} {text.decode()}\n" for name, text in self.keys.items()]
