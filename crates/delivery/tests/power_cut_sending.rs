@@ -168,7 +168,8 @@ impl Server {
         let changes = records.changes(account, &since).await.unwrap();
         let ids: Vec<RecordId> = changes.created.iter().map(|change| change.id).collect();
         let (mut mails, mut reports) = (Vec::new(), Vec::new());
-        for record in records.get(account, &Get::whole(email::KIND, ids)).await.unwrap() {
+        for record in records.get(account, &Get::whole(email::KIND, ids)).await.unwrap().into_iter().flatten()
+        {
             let mut source = self.blobs.blobs.read(record.body.blobs[0], 0..u64::MAX).await.unwrap();
             let mut bytes = Vec::new();
             while let Some(chunk) = source.next().await.unwrap() {
@@ -289,7 +290,7 @@ impl Notices for Outside {
 
 /// Half of the mails are queued before the sender starts, the others while it works.
 async fn run(child: Arc<Child>) {
-    let server = Server::open(child.folder(), NOW, Some(child)).await;
+    let server = Server::open(child.folder(), NOW, Some(child.clone())).await;
     for number in 0..MAILS / 2 {
         server.queue(number).await;
     }

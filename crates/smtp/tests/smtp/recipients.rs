@@ -165,6 +165,7 @@ fn noted(server: &Server) -> Vec<String> {
             Outcome::Refused(reply) => format!("{} {}", reply.code, reply.status),
             Outcome::BrokenOff => "broken off".to_owned(),
             Outcome::Queued => "queued".to_owned(),
+            outcome => panic!("a door does not send: {outcome:?}"),
         };
         let (sender, recipient, bytes) = (&entry.sender, &entry.recipient, entry.bytes);
         format!("{sender} to {recipient} of {account}, {id}, {bytes}: {outcome}")
