@@ -154,6 +154,25 @@ impl Header {
     }
 }
 
+/// Where fields of a name stand whose text, from the colon on, is of some kind; with their line breaks.
+pub(crate) fn fields_where(
+    message: &[u8],
+    name: &str,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Range<usize>> {
+    let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(field) = field_at(message, at) {
+        at = field.end;
+        let text = message.get(field.clone()).unwrap_or_default();
+        let Some((known, value)) = memchr(b':', text).map(|colon| text.split_at(colon)) else { continue };
+        if known.trim_ascii_end().eq_ignore_ascii_case(name.as_bytes()) && is_wanted(value) {
+            found.push(field);
+        }
+    }
+    found
+}
+
 /// Removes ranges of a message, which begins at `at` in `raw`.
 pub(crate) fn remove(raw: &mut Vec<u8>, at: usize, ranges: &[Range<usize>]) {
     let mut ranges = ranges.iter().peekable();

@@ -7,7 +7,7 @@ use restante_mail::queue::{Claimed, Ending, Outcome, Reply, SourceKind};
 use tracing::{debug, warn};
 
 use super::{
-    Shared, reports,
+    Shared, notes, reports,
     worker::{RETURN_SECONDS, count},
 };
 use crate::{
@@ -100,8 +100,8 @@ impl Attempt<'_> {
                 let attempted = vec![attempted; self.recipients.len()];
                 self.outcomes(attempted, None, false).await
             }
-            Ok(Err(PrepareError::Broken(error))) => self.all_faulted(&error.to_string()),
-            Err(_) => self.all_faulted("sending it panicked: see the log"),
+            Ok(Err(PrepareError::Broken(error))) => self.all_faulted(&error.to_string(), via).await,
+            Err(_) => self.all_faulted("sending it panicked: see the log", via).await,
         }
     }
 
@@ -169,6 +169,8 @@ impl Attempt<'_> {
             self.report(&decision, is_local).await;
             decisions.push(decision);
         }
+        let notes = notes::Notes::begin(self.shared, self.recipients, outgoing, is_local).await;
+        notes.decided(&decisions);
         // Reports repeat the message, so it is prepared for them alone if need be; one that can't be is reported without it.
         let prepared = match outgoing {
             Some(_) => None,
@@ -187,6 +189,9 @@ impl Attempt<'_> {
                 continue;
             }
             let notice = reports::notice(self.shared, kind, &decisions, original, now).await;
+            if let Ok(Some(report)) = &notice {
+                notes.reported(&decisions, kind, report);
+            }
             outcomes.push(reports::outcome(&decisions, notice, now));
         }
         outcomes
@@ -254,8 +259,10 @@ impl Attempt<'_> {
         self.all(|_| Ending::Dropped)
     }
 
-    fn all_faulted(&self, why: &str) -> Vec<Outcome> {
+    async fn all_faulted(&self, why: &str, via: &Via) -> Vec<Outcome> {
         warn!(why, "a queued message can't be sent");
+        let notes = notes::Notes::begin(self.shared, self.recipients, None, matches!(via, Via::Local)).await;
+        notes.faulted(why);
         count(self.shared, AttemptResult::Faulted, self.recipients.len());
         let now = self.shared.parts.queue.now();
         let faults_max = self.shared.config.faults_max.get();

@@ -133,6 +133,7 @@ impl Sim {
             submissions: view.clone(),
             preparing: view.clone(),
             notices: view,
+            outcomes: None,
             metrics: SenderMetrics::default(),
         };
         let config = DeliveryConfig {

@@ -228,6 +228,10 @@ impl Submissions for View {
 
 #[async_trait]
 impl Preparing for View {
+    async fn message_id(&self, _: &QueuedMessage) -> Option<String> {
+        None
+    }
+
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
         if self.outside.is_flaky.load(Relaxed) && self.outside.chance.percent(3) {
             return Err(PrepareError::Later(Error::unavailable("a simulated failure to read")));

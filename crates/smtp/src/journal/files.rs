@@ -19,7 +19,7 @@ const NEW: &str = ".new";
 /// The kinds of entries, each with files and bounds of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of messages that were stored, now or before.
+    /// Of messages that were stored, now or before, and of what has an end in the queue.
     Stored,
     /// All others.
     Refused,
@@ -34,8 +34,12 @@ impl Kind {
             | Outcome::Junk { .. }
             | Outcome::Quarantined(_)
             | Outcome::Repeated
-            | Outcome::Queued => Self::Stored,
-            Outcome::Refused(_) | Outcome::BrokenOff => Self::Refused,
+            | Outcome::Queued
+            | Outcome::Sent(_)
+            | Outcome::Failed(_)
+            | Outcome::Reported(_) => Self::Stored,
+            // A recipient that is postponed has many of them.
+            Outcome::Refused(_) | Outcome::BrokenOff | Outcome::Postponed(_) => Self::Refused,
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use restante_core::{Error, Timestamp};
 use restante_records::{AccountId, RecordId};
 
-use super::{DeliveryEntry, Outcome, RefusedWith};
+use super::{DeliveryEntry, NotedReply, Outcome};
 use crate::Protocol;
 
 /// The bytes before the first record.
@@ -28,6 +28,7 @@ const HAS_V4: u8 = 8;
 const HAS_V6: u8 = 16;
 const IS_SUBMISSION: u8 = 32;
 const IS_SUBMISSIONS: u8 = 64;
+const WAS_QUEUED: u8 = 128;
 
 const STORED: u8 = 0;
 const REPEATED: u8 = 1;
@@ -36,6 +37,11 @@ const BROKEN_OFF: u8 = 3;
 const QUEUED: u8 = 4;
 const JUNK: u8 = 5;
 const QUARANTINED: u8 = 6;
+// Versions before these took outcomes that they did not know for refusals.
+const SENT: u8 = 16;
+const POSTPONED: u8 = 17;
+const FAILED: u8 = 18;
+const REPORTED: u8 = 19;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -104,17 +110,22 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
         Outcome::Refused(_) => (REFUSED, 0),
         Outcome::BrokenOff => (BROKEN_OFF, 0),
         Outcome::Queued => (QUEUED, 0),
+        Outcome::Sent(_) => (SENT, 0),
+        Outcome::Postponed(_) => (POSTPONED, 0),
+        Outcome::Failed(_) => (FAILED, 0),
+        Outcome::Reported(_) => (REPORTED, 0),
     };
-    let (code, status, reason) = match &entry.outcome {
-        Outcome::Refused(reply) => (reply.code, &*reply.status, &*reply.reason),
-        Outcome::Junk { reason, .. } | Outcome::Quarantined(reason) => (0, "", &**reason),
-        Outcome::Stored(_) | Outcome::Repeated | Outcome::Queued | Outcome::BrokenOff => (0, "", ""),
+    let (code, status, reason) = match (&entry.outcome, entry.outcome.reply()) {
+        (_, Some(reply)) => (reply.code, &*reply.status, &*reply.reason),
+        (Outcome::Junk { reason, .. } | Outcome::Quarantined(reason), None) => (0, "", &**reason),
+        (_, None) => (0, "", ""),
     };
     let mut flags = match entry.protocol {
-        Protocol::Smtp => 0,
-        Protocol::Lmtp => IS_LMTP,
-        Protocol::Submission => IS_SUBMISSION,
-        Protocol::Submissions => IS_SUBMISSIONS,
+        None => WAS_QUEUED,
+        Some(Protocol::Smtp) => 0,
+        Some(Protocol::Lmtp) => IS_LMTP,
+        Some(Protocol::Submission) => IS_SUBMISSION,
+        Some(Protocol::Submissions) => IS_SUBMISSIONS,
     };
     flags |= if entry.is_tls { IS_TLS } else { 0 };
     flags |= if entry.account.is_some() { HAS_ACCOUNT } else { 0 };
@@ -216,6 +227,11 @@ impl<'f> View<'f> {
     }
 
     pub(super) fn to_entry(self) -> DeliveryEntry {
+        let reply = || NotedReply {
+            code: self.code,
+            status: self.status.to_owned().into(),
+            reason: self.reason.to_owned().into(),
+        };
         let outcome = match self.outcome {
             STORED => Outcome::Stored(self.email),
             REPEATED => Outcome::Repeated,
@@ -223,19 +239,20 @@ impl<'f> View<'f> {
             QUEUED => Outcome::Queued,
             JUNK => Outcome::Junk { email: self.email, reason: self.reason.to_owned().into() },
             QUARANTINED => Outcome::Quarantined(self.reason.to_owned().into()),
-            _ => Outcome::Refused(RefusedWith {
-                code: self.code,
-                status: self.status.to_owned().into(),
-                reason: self.reason.to_owned().into(),
-            }),
+            SENT => Outcome::Sent(reply()),
+            POSTPONED => Outcome::Postponed(reply()),
+            FAILED => Outcome::Failed(reply()),
+            REPORTED => Outcome::Reported(reply()),
+            _ => Outcome::Refused(reply()),
         };
         DeliveryEntry {
             time: self.time,
-            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS) {
-                IS_LMTP => Protocol::Lmtp,
-                IS_SUBMISSION => Protocol::Submission,
-                IS_SUBMISSIONS => Protocol::Submissions,
-                _ => Protocol::Smtp,
+            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS | WAS_QUEUED) {
+                WAS_QUEUED => None,
+                IS_LMTP => Some(Protocol::Lmtp),
+                IS_SUBMISSION => Some(Protocol::Submission),
+                IS_SUBMISSIONS => Some(Protocol::Submissions),
+                _ => Some(Protocol::Smtp),
             },
             is_tls: self.flags & IS_TLS != 0,
             peer: self.peer,

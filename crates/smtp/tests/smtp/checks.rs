@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use restante_checks::{ClientFacts, Envelope, Judgement, Peer, Refused, Reverse, SenderChecks, Verdict};
 use restante_core::{Error, ErrorKind, nonzero};
 use restante_records::RecordId;
-use restante_smtp::{DeliveryEntry, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail, RefusedWith};
+use restante_smtp::{DeliveryEntry, NotedReply, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -175,7 +175,7 @@ fn outcomes(entries: &[DeliveryEntry]) -> Vec<(&str, Outcome)> {
 }
 
 fn refusal(code: u16, status: &'static str, reason: &'static str) -> Outcome {
-    Outcome::Refused(RefusedWith { code, status: status.into(), reason: reason.into() })
+    Outcome::Refused(NotedReply { code, status: status.into(), reason: reason.into() })
 }
 
 async fn send(client: &mut Client, recipients: &[&str], message: &str) -> String {
