@@ -83,6 +83,10 @@ pub(super) struct TracedDelivery {
 pub(super) enum TracedOutcome {
     /// Stored.
     Delivered,
+    /// Stored in Junk, by a check.
+    Junk,
+    /// Kept for the operator, by a check.
+    Quarantined,
     /// It was queued for another server.
     Queued,
     /// It was stored before.
@@ -107,6 +111,8 @@ impl TracedOutcome {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
+            Self::Junk => "junk",
+            Self::Quarantined => "quarantined",
             Self::Queued => "queued",
             Self::Repeated => "repeated",
             Self::Deferred => "deferred",
@@ -122,8 +128,17 @@ impl TracedOutcome {
 
 impl From<DeliveryEntry> for TracedDelivery {
     fn from(entry: DeliveryEntry) -> Self {
+        let mut why = None;
         let (outcome, email_id, reply) = match entry.outcome {
             Outcome::Stored(id) => (TracedOutcome::Delivered, Some(format!("e{}", id.0)), None),
+            Outcome::Junk { email, reason } => {
+                why = Some(reason.into_owned());
+                (TracedOutcome::Junk, Some(format!("e{}", email.0)), None)
+            }
+            Outcome::Quarantined(reason) => {
+                why = Some(reason.into_owned());
+                (TracedOutcome::Quarantined, None, None)
+            }
             Outcome::Queued => (TracedOutcome::Queued, None, None),
             Outcome::Repeated => (TracedOutcome::Repeated, None, None),
             Outcome::BrokenOff => (TracedOutcome::BrokenOff, None, None),
@@ -141,7 +156,7 @@ impl From<DeliveryEntry> for TracedDelivery {
             email_id,
             code: reply.as_ref().map(|reply| reply.code).filter(|code| *code != 0),
             status: reply.as_ref().map(|reply| reply.status.to_string()),
-            reason: reply.map(|reply| reply.reason.into_owned()),
+            reason: reply.map(|reply| reply.reason.into_owned()).or(why),
             listener: entry.protocol.map_or(QUEUE, Protocol::as_str).to_owned(),
             is_tls: entry.is_tls,
             peer: entry.peer.map(|ip| ip.to_string()),
