@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+from subprocess import run
 
 import dkim
 import dns.flags
@@ -142,20 +143,11 @@ class Key:
         return b"".join(lines) + mail
 
 
-def rsa_key(zone, domain, selector, bits, private):
-    """A key of RSA from a file of `openssl genrsa -traditional`."""
-    from subprocess import run
-
+def new_rsa_key(zone, domain, selector, bits):
+    private = run(["openssl", "genrsa", "-traditional", str(bits)], capture_output=True, check=True).stdout
     public = run(["openssl", "rsa", "-pubout", "-outform", "DER"], input=private, capture_output=True, check=True).stdout
     record = f"v=DKIM1; k=rsa; p={base64.b64encode(public).decode()}"
     return Key(zone, domain, selector, b"rsa-sha256", private, record)
-
-
-def new_rsa_key(zone, domain, selector, bits):
-    from subprocess import run
-
-    private = run(["openssl", "genrsa", "-traditional", str(bits)], capture_output=True, check=True).stdout
-    return rsa_key(zone, domain, selector, bits, private)
 
 
 def new_ed25519_key(zone, domain, selector):
@@ -183,8 +175,7 @@ def generated_mail(number, chance):
         words = chance.choices(["Hello", "there", "Grüße", ".dot", "x" * 200, "  ", "\t", ""], k=chance.randrange(9))
         lines.append(" ".join(words) + space())
     lines += chance.choices(["", " ", "\t "], k=chance.randrange(4))
-    end = chance.choice(["\r\n", "\r\n", ""]) if lines else ""
-    return ("\r\n".join(fields) + "\r\n\r\n" + "\r\n".join(lines) + end).encode()
+    return ("\r\n".join(fields) + "\r\n\r\n" + "".join(line + "\r\n" for line in lines)).encode()
 
 
 MUTATIONS = {
@@ -220,6 +211,8 @@ def signed_mails(zone, count, more=()):
     small = new_rsa_key(zone, "example.com", "small", 1024)
     weak = new_rsa_key(zone, "example.com", "weak", 768)
     ed = new_ed25519_key(zone, "example.com", "ed")
+    old = new_rsa_key(zone, "example.com", "old", 2048)
+    old.algorithm = b"rsa-sha1"
     lists, forward = new_rsa_key(zone, "lists.example", "l1", 2048), new_rsa_key(zone, "forward.example", "f1", 1024)
     names = [b"from", b"to", b"subject", b"date", b"message-id", b"x-empty"]
     ways = {
@@ -232,6 +225,7 @@ def signed_mails(zone, count, more=()):
         "length": lambda mail: rsa.sign(mail, length=True),
         "identity": lambda mail: ed.sign(mail, identity=b"anna@mail.example.com"),
         "weak": lambda mail: weak.sign(mail),
+        "sha1": lambda mail: old.sign(mail),
         "sealed": lambda mail: lists.seal(mail),
         "sealed twice": lambda mail: forward.seal(lists.seal(mail)),
         "signed and sealed thrice": lambda mail: lists.seal(forward.seal(lists.seal(rsa.sign(mail)))),
@@ -243,8 +237,9 @@ def signed_mails(zone, count, more=()):
         way = list(ways)[number % len(ways)]
         signed = ways[way](mail)
         made.append((f"{number}: {way}", signed))
-        mutation = chance.choice(list(MUTATIONS))
-        for mutation in chance.sample(list(MUTATIONS), len(MUTATIONS)):
+        # Each way meets each mutation that changes it.
+        for step in range(len(MUTATIONS)):
+            mutation = list(MUTATIONS)[(number // len(ways) + step) % len(MUTATIONS)]
             mutated = MUTATIONS[mutation](signed)
             if mutated != signed:
                 made.append((f"{number}: {way}, {mutation}", mutated))
