@@ -124,7 +124,7 @@ pub(super) fn unsigned_value(
     // Writing to a string does not fail.
     let _ = write!(
         value,
-        " {first_tag}; a={algorithm}; c=relaxed/relaxed; t={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t"
+        " {first_tag}; a={algorithm}; c=relaxed/relaxed;\r\n\tt={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t"
     );
     let mut line_bytes = 1;
     for (at, name) in names.iter().enumerate() {

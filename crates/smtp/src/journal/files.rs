@@ -149,8 +149,8 @@ impl Segment {
     }
 }
 
-/// A file that is open for writing.
-type OpenSegment = (Segment, Box<dyn DiskFile>);
+/// A file, open for writing if it may be appended to.
+type OpenSegment = (Segment, Option<Box<dyn DiskFile>>);
 
 /// The files of one kind, the oldest first.
 struct Row {
@@ -391,7 +391,7 @@ fn load_rows(disk: &dyn Disk, rows: &mut [Row; 2]) -> Result<(), Error> {
             row.next_number = number.saturating_add(1);
             if let Some((segment, file)) = load_file(disk, row.kind, number)? {
                 row.segments.push_back(segment);
-                row.last = Some(file);
+                row.last = file;
             }
         }
     }
@@ -403,7 +403,9 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
     let mut segment = Segment::new(kind, number);
     let name = segment.name.clone();
     let content = disk.read(&name).map_err(|error| failed("read", &name, error))?;
+    let mut is_current = false;
     if let Some(mut records) = format::records(&content, &name)? {
+        is_current = records.is_current;
         for (_, view) in records.by_ref() {
             segment.add(&view);
         }
@@ -423,7 +425,7 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
         );
         file.set_len(segment.bytes).map_err(|error| failed("cut", &name, error))?;
     }
-    Ok(Some((segment, file)))
+    Ok(Some((segment, is_current.then_some(file))))
 }
 
 /// The newest entries that match, so many at most, the newest first.

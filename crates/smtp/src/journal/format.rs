@@ -11,7 +11,9 @@ use crate::Protocol;
 /// The bytes before the first record.
 pub(super) const HEADER_BYTES: u64 = 16;
 const MAGIC: [u8; 8] = *b"RSTNTJNL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Its outcomes end with [`QUEUED`]. A reader of it takes others for damage and cuts them off, so nothing is appended to its files.
+const VERSION_WITHOUT_SENDING: u32 = 1;
 /// A text is cut to this: clients choose the lengths of some.
 const TEXT_BYTES_MAX: usize = 512;
 /// Length and checksum.
@@ -37,11 +39,10 @@ const BROKEN_OFF: u8 = 3;
 const QUEUED: u8 = 4;
 const JUNK: u8 = 5;
 const QUARANTINED: u8 = 6;
-// Versions before these took outcomes that they did not know for refusals.
-const SENT: u8 = 16;
-const POSTPONED: u8 = 17;
-const FAILED: u8 = 18;
-const REPORTED: u8 = 19;
+const SENT: u8 = 7;
+const POSTPONED: u8 = 8;
+const FAILED: u8 = 9;
+const REPORTED: u8 = 10;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -61,11 +62,12 @@ pub(super) fn records<'f>(file: &'f [u8], name: &str) -> Result<Option<Records<'
     if magic != MAGIC || checksum != crc32c::crc32c(signed).to_le_bytes() {
         return Ok(None);
     }
-    if version != VERSION.to_le_bytes() {
+    let is_current = version == VERSION.to_le_bytes();
+    if !is_current && version != VERSION_WITHOUT_SENDING.to_le_bytes() {
         let what = format!("the journal {name} is of a newer version: use that version, or remove the file");
         return Err(Error::invalid(what));
     }
-    Ok(Some(Records { rest, read: HEADER_BYTES }))
+    Ok(Some(Records { rest, read: HEADER_BYTES, is_current }))
 }
 
 /// Walks through the records of a file, up to the first one that is damaged.
@@ -73,6 +75,8 @@ pub(super) struct Records<'f> {
     rest: &'f [u8],
     /// Where the next record begins.
     pub(super) read: u64,
+    /// Whether the file is of this version, so that records may be appended.
+    pub(super) is_current: bool,
 }
 
 impl<'f> Iterator for Records<'f> {
@@ -194,7 +198,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > QUARANTINED {
+        if outcome > REPORTED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);

@@ -531,9 +531,8 @@ async fn a_full_disk_loses_entries_until_there_is_space() {
     assert_eq!(ids(&find(&journal, About::Everything, 10).await), ["after", "before"]);
 }
 
-/// As version 0.9 wrote it, byte by byte: `docs/formats/journal.md`.
-#[test]
-fn files_of_earlier_versions_are_read() {
+/// A file of version 1 with one entry, byte by byte: `docs/formats/journal.md`.
+fn of_version_1() -> Vec<u8> {
     let mut body = NOW.to_le_bytes().to_vec();
     body.extend([32 | 2 | 4 | 8, 4]); // submission, TLS, an account, IPv4; queued
     body.extend(0_u16.to_le_bytes());
@@ -545,11 +544,17 @@ fn files_of_earlier_versions_are_read() {
         body.extend((text.len() as u16).to_le_bytes());
         body.extend(text.as_bytes());
     }
-    let mut file = format::header();
+    let mut file = [&b"RSTNTJNL"[..], &[1, 0, 0, 0]].concat();
+    file.extend(crc32c::crc32c(&file).to_le_bytes());
     file.extend((body.len() as u32).to_le_bytes());
     file.extend(crc32c::crc32c(&body).to_le_bytes());
     file.extend(body);
-    let [entry] = &read(&file)[..] else { panic!() };
+    file
+}
+
+#[tokio::test]
+async fn files_of_earlier_versions_are_read_and_not_appended_to() {
+    let [entry] = &read(&of_version_1())[..] else { panic!() };
     assert_eq!(
         (entry.protocol, entry.is_tls, &entry.outcome),
         (Some(Protocol::Submission), true, &Outcome::Queued)
@@ -558,6 +563,13 @@ fn files_of_earlier_versions_are_read() {
         (entry.bytes, entry.recipient.as_str(), entry.message_id.as_deref()),
         (77, "bob@example.net", Some("1@x"))
     );
+    let test = TestJournal::new();
+    fs::write(test.folder.path().join("stored-00000001"), of_version_1()).unwrap();
+    let test = test.reopen();
+    test.journal.note(stored("new"));
+    test.journal.close().await.unwrap();
+    assert_eq!(fs::read(test.folder.path().join("stored-00000001")).unwrap(), of_version_1());
+    assert_eq!(test.ids("bob@example.net").await, ["new", "5-1"]);
 }
 
 #[tokio::test]
