@@ -32,6 +32,8 @@ pub struct ChecksConfig {
     pub exempt: Vec<String>,
     /// How long all checks of a message may take; what is not known then is not held against it.
     pub timeout_ms: NonZeroU64,
+    /// How long looking up a client may take: its name, and lists of addresses. Its first recipient is answered after that.
+    pub client_timeout_ms: NonZeroU64,
     /// What is done when DMARC fails and the domain asks for rejection (`p=reject`).
     pub dmarc_reject: Action,
     /// What is done when DMARC fails and the domain asks for quarantine (`p=quarantine`).
@@ -60,6 +62,7 @@ impl Default for ChecksConfig {
             enabled: true,
             exempt: vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()],
             timeout_ms: nonzero!(20_000),
+            client_timeout_ms: nonzero!(5_000),
             dmarc_reject: Action::Refuse,
             dmarc_quarantine: Action::Junk,
             arc_trusted: Vec::new(),

@@ -5,13 +5,24 @@
 //! the sender.
 
 mod authentication;
+mod checks;
 mod client;
 mod config;
 mod filter;
 mod judgement;
+mod reports;
 
-pub use authentication::{Authentication, DkimSignature, DmarcPolicy, Outcome};
-pub use client::{BlockList, ClientFacts, GreylistConfig, Listing, Reverse};
+#[doc(hidden)]
+pub mod properties;
+
+pub use authentication::{
+    Authentication, Authenticator, DkimSignature, DmarcPolicy, Outcome, claims_to_be_ours, results_field,
+};
+pub use checks::{Authenticating, ClientChecking};
+pub use client::{
+    BlockList, ClientChecks, ClientFacts, ClientLookups, Greylist, GreylistConfig, Listing, Reverse,
+};
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
+pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink};

@@ -21,6 +21,7 @@ mod mail_delivery;
 mod memory;
 mod metrics;
 mod outbox;
+mod quarantine;
 mod recipients;
 mod refusal;
 mod submission;
@@ -38,6 +39,7 @@ pub use local::LocalDelivery;
 pub use mail_delivery::MailDelivery;
 pub use metrics::SmtpMetrics;
 pub use outbox::{Outbox, QueueOutbox};
+pub use quarantine::{Quarantine, QuarantinedAbout};
 pub use recipients::{Recipients, Target};
 pub use submission::{SubmissionConfig, SubmissionParts};
 

@@ -111,6 +111,8 @@ impl Server {
                 limits,
             }),
             forwards: Some(Forwards { outbox, sender: Arc::new(Same) }),
+            checks: None,
+            quarantine: None,
             metrics: SmtpMetrics::default(),
             net: Default::default(),
         };

@@ -1,9 +1,11 @@
 //! What is noted in the journal.
 
+use restante_checks::Refused;
 use restante_mail_wire::smtp::Reply;
 
 use super::{
     Client,
+    checks::refused_with,
     envelope::{Recipient, Transaction},
     message::Incoming,
 };
@@ -20,6 +22,13 @@ impl Client {
         let Some(transaction) = &self.transaction else { return };
         let outcome = refused(refusal.reply());
         self.note(|| self.entry_of(transaction, recipient, target, outcome));
+    }
+
+    /// A recipient that a check refuses.
+    pub(super) fn note_checked_recipient(&self, recipient: &str, refused: &Refused) {
+        let Some(transaction) = &self.transaction else { return };
+        let outcome = Outcome::Refused(refused_with(refused));
+        self.note(|| self.entry_of(transaction, recipient, None, outcome));
     }
 
     /// What became of a message for each account of each recipient.

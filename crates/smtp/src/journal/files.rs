@@ -30,7 +30,11 @@ impl Kind {
 
     pub(super) fn of(outcome: &Outcome) -> Self {
         match outcome {
-            Outcome::Stored(_) | Outcome::Repeated | Outcome::Queued => Self::Stored,
+            Outcome::Stored(_)
+            | Outcome::Junk { .. }
+            | Outcome::Quarantined(_)
+            | Outcome::Repeated
+            | Outcome::Queued => Self::Stored,
             Outcome::Refused(_) | Outcome::BrokenOff => Self::Refused,
         }
     }

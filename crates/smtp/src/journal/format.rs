@@ -34,6 +34,8 @@ const REPEATED: u8 = 1;
 const REFUSED: u8 = 2;
 const BROKEN_OFF: u8 = 3;
 const QUEUED: u8 = 4;
+const JUNK: u8 = 5;
+const QUARANTINED: u8 = 6;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -96,14 +98,17 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; FRAME_BYTES]);
     let (outcome, email) = match &entry.outcome {
         Outcome::Stored(id) => (STORED, id.0),
+        Outcome::Junk { email, .. } => (JUNK, email.0),
+        Outcome::Quarantined(_) => (QUARANTINED, 0),
         Outcome::Repeated => (REPEATED, 0),
         Outcome::Refused(_) => (REFUSED, 0),
         Outcome::BrokenOff => (BROKEN_OFF, 0),
         Outcome::Queued => (QUEUED, 0),
     };
-    let refused = match &entry.outcome {
-        Outcome::Refused(reply) => Some(reply),
-        _ => None,
+    let (code, status, reason) = match &entry.outcome {
+        Outcome::Refused(reply) => (reply.code, &*reply.status, &*reply.reason),
+        Outcome::Junk { reason, .. } | Outcome::Quarantined(reason) => (0, "", &**reason),
+        Outcome::Stored(_) | Outcome::Repeated | Outcome::Queued | Outcome::BrokenOff => (0, "", ""),
     };
     let mut flags = match entry.protocol {
         Protocol::Smtp => 0,
@@ -120,7 +125,7 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     };
     out.extend_from_slice(&entry.time.0.to_le_bytes());
     out.extend_from_slice(&[flags, outcome]);
-    out.extend_from_slice(&refused.map_or(0, |reply| reply.code).to_le_bytes());
+    out.extend_from_slice(&code.to_le_bytes());
     out.extend_from_slice(&entry.account.as_ref().map_or(0, |(account, _)| account.0).to_le_bytes());
     out.extend_from_slice(&email.to_le_bytes());
     out.extend_from_slice(&entry.bytes.to_le_bytes());
@@ -131,7 +136,6 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     }
     let address = entry.account.as_ref().map_or("", |(_, address)| address);
     let message_id = entry.message_id.as_deref().unwrap_or_default();
-    let (status, reason) = refused.map_or(("", ""), |reply| (&*reply.status, &*reply.reason));
     let texts: [&str; TEXTS] =
         [&entry.hello, &entry.sender, &entry.recipient, address, &entry.id, message_id, status, reason];
     for text in texts {
@@ -179,7 +183,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > QUEUED {
+        if outcome > QUARANTINED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);
@@ -217,6 +221,8 @@ impl<'f> View<'f> {
             REPEATED => Outcome::Repeated,
             BROKEN_OFF => Outcome::BrokenOff,
             QUEUED => Outcome::Queued,
+            JUNK => Outcome::Junk { email: self.email, reason: self.reason.to_owned().into() },
+            QUARANTINED => Outcome::Quarantined(self.reason.to_owned().into()),
             _ => Outcome::Refused(RefusedWith {
                 code: self.code,
                 status: self.status.to_owned().into(),

@@ -80,6 +80,15 @@ pub struct DeliveryEntry {
 pub enum Outcome {
     /// It is this email.
     Stored(RecordId),
+    /// It is this email, and checks put it into Junk.
+    Junk {
+        /// The email.
+        email: RecordId,
+        /// Why, in one line.
+        reason: Cow<'static, str>,
+    },
+    /// It is kept for the operator, with the reason in one line.
+    Quarantined(Cow<'static, str>),
     /// It was stored before.
     Repeated,
     /// It is queued to be sent.

@@ -115,6 +115,9 @@ fn any_entry() -> impl Strategy<Value = DeliveryEntry> {
         Just(Outcome::Repeated),
         Just(Outcome::BrokenOff),
         Just(Outcome::Queued),
+        (any::<u64>(), text())
+            .prop_map(|(id, reason)| Outcome::Junk { email: RecordId(id), reason: reason.into() }),
+        text().prop_map(|reason| Outcome::Quarantined(reason.into())),
         (any::<u16>(), text(), text()).prop_map(|(code, status, reason)| Outcome::Refused(RefusedWith {
             code,
             status: status.into(),
