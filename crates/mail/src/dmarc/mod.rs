@@ -17,7 +17,7 @@ use restante_records::{
 use tokio::sync::Mutex;
 
 pub use read::{DomainSeen, RowPage, SeenRow};
-pub use row::{DkimSeen, Disposition, Row, SpfScope, SpfSeen};
+pub use row::{Disposition, DkimSeen, Row, SpfScope, SpfSeen};
 
 use crate::{
     queue::{number, property_text},
@@ -236,11 +236,8 @@ fn change(day: u64, row: Row, plan: Planned) -> Result<Change, Error> {
     let body = Stored { row, record }.body()?;
     Ok(match id {
         None => Change::Create { kind: dmarc_seen::KIND, body, properties },
-        Some(id) => Change::Update {
-            kind: dmarc_seen::KIND,
-            id,
-            body: Some(body),
-            properties: Some(properties),
-        },
+        Some(id) => {
+            Change::Update { kind: dmarc_seen::KIND, id, body: Some(body), properties: Some(properties) }
+        }
     })
 }

@@ -56,8 +56,8 @@ impl DmarcRows {
             let mut query = Query::new(dmarc_seen::KIND, dmarc_seen::BY_DAY).descending().limit(1);
             if let Some(day) = days.last() {
                 let day: &u64 = day;
-                query = query
-                    .between(std::ops::Bound::Unbounded, std::ops::Bound::Excluded(Value::Number(*day)));
+                query =
+                    query.between(std::ops::Bound::Unbounded, std::ops::Bound::Excluded(Value::Number(*day)));
             }
             let found = self.small(self.records.query(ACCOUNT, &query).await?.ids).await?;
             match found.first().and_then(|record| number(&record.properties, dmarc_seen::DAY)) {

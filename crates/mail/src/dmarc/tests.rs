@@ -20,7 +20,11 @@ fn new(domain: &str, source: u8, is_pass: bool, count: u64) -> NewRow {
         header_from: domain.into(),
         envelope_from: "bounces.example".into(),
         dkim: vec![DkimSeen { domain: domain.into(), selector: "s".into(), result: "pass".into() }],
-        spf: Some(SpfSeen { domain: "bounces.example".into(), scope: SpfScope::Mfrom, result: "none".into() }),
+        spf: Some(SpfSeen {
+            domain: "bounces.example".into(),
+            scope: SpfScope::Mfrom,
+            result: "none".into(),
+        }),
         ..Row::others()
     };
     NewRow { day: DAY, row, record: Some("v=DMARC1; p=none".into()), count }
@@ -43,7 +47,8 @@ async fn counts(rows: &DmarcRows, domain: &str) -> Vec<u64> {
 async fn chk21_each_message_is_counted_once_in_its_row() {
     let store = store().await;
     let rows = DmarcRows::new(store.records.clone(), ROWS_MAX);
-    let mut first = vec![new("a.example", 1, true, 2), new("a.example", 2, false, 3), new("b.example", 1, true, 4)];
+    let mut first =
+        vec![new("a.example", 1, true, 2), new("a.example", 2, false, 3), new("b.example", 1, true, 4)];
     rows.add(&mut first).await.unwrap();
     assert_eq!(first, []);
     let mut second = vec![new("a.example", 1, true, 5), new("a.example", 1, true, 6)];
@@ -79,11 +84,8 @@ async fn chk21_servers_that_count_at_once_lose_nothing() {
 async fn chk21_what_is_beyond_the_rows_of_a_day_is_counted_together() {
     let store = store().await;
     let rows = DmarcRows::new(store.records.clone(), 300);
-    let many = |count| {
-        (0..400_u16)
-            .map(|n| new(&format!("d{n}.example"), 1, false, count))
-            .collect::<Vec<_>>()
-    };
+    let many =
+        |count| (0..400_u16).map(|n| new(&format!("d{n}.example"), 1, false, count)).collect::<Vec<_>>();
     rows.add(&mut many(1)).await.unwrap();
     assert_eq!(counts(&rows, "").await, [100]);
     rows.add(&mut many(2)).await.unwrap();

@@ -17,10 +17,6 @@ pub struct QuarantineConfig {
 
 impl Default for QuarantineConfig {
     fn default() -> Self {
-        Self {
-            days_kept: nonzero!(30),
-            messages_max: nonzero!(10_000),
-            bytes_max: nonzero!(2_000_000_000),
-        }
+        Self { days_kept: nonzero!(30), messages_max: nonzero!(10_000), bytes_max: nonzero!(2_000_000_000) }
     }
 }

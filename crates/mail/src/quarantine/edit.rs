@@ -83,8 +83,7 @@ impl Quarantine {
         for ids in ids.chunks(STEP) {
             let mut tries = 0;
             loop {
-                let found =
-                    self.records.get(ACCOUNT, &Get::small(quarantined::KIND, ids.to_vec())).await?;
+                let found = self.records.get(ACCOUNT, &Get::small(quarantined::KIND, ids.to_vec())).await?;
                 let mut there: Vec<_> = found.into_iter().flatten().collect();
                 there.sort_by_key(|record| record.id);
                 there.dedup_by_key(|record| record.id); // an id may be named twice

@@ -151,7 +151,8 @@ async fn chk20_lists_are_in_pages_and_by_domain_and_recipient() {
 #[tokio::test]
 async fn chk20_many_recipients_are_all_kept_in_one_commit() {
     let store = Store::new(QuarantineConfig::default()).await;
-    let recipients: Vec<String> = (0..1_000).map(|n| format!("user{n}@{}.example", "x".repeat(230))).collect();
+    let recipients: Vec<String> =
+        (0..1_000).map(|n| format!("user{n}@{}.example", "x".repeat(230))).collect();
     let recipients: Vec<&str> = recipients.iter().map(String::as_str).collect();
     let ids = store.quarantine.keep(message(1, &recipients)).await.unwrap();
     assert_eq!(ids.len(), 10);
