@@ -37,10 +37,12 @@ pub fn kinds() -> Vec<KindSchema> {
         outgoing::schema(),
         sent::schema(),
         dkim::schema(),
+        learned::schema(),
     ]
 }
 
 pub mod answered;
+pub mod learned;
 pub mod outbox;
 pub mod sent;
 pub mod submission;
