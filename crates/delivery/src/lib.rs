@@ -5,6 +5,7 @@ mod config;
 pub mod dkim;
 pub mod domain_records;
 mod follower_metrics;
+mod learning;
 mod metrics;
 mod notices;
 pub mod prepare;
@@ -21,6 +22,7 @@ mod vacation_reply;
 
 pub use config::DeliveryConfig;
 pub use follower_metrics::FollowerMetrics;
+pub use learning::LearningFollower;
 pub use metrics::SenderMetrics;
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
