@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     client::{BlockList, GreylistConfig},
     filter::FilterConfig,
+    reports::ReportsConfig,
 };
 
 /// What is done with a message that fails a check.
@@ -54,6 +55,8 @@ pub struct ChecksConfig {
     pub greylist: GreylistConfig,
     /// A filter of content.
     pub filter: FilterConfig,
+    /// Aggregate reports of DMARC.
+    pub reports: ReportsConfig,
 }
 
 impl Default for ChecksConfig {
@@ -73,6 +76,7 @@ impl Default for ChecksConfig {
             block_lists: Vec::new(),
             greylist: GreylistConfig::default(),
             filter: FilterConfig::default(),
+            reports: ReportsConfig::default(),
         }
     }
 }

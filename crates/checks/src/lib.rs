@@ -25,4 +25,4 @@ pub use client::{
 pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
-pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink};
+pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink, ReportsConfig};
