@@ -10,7 +10,6 @@ use crate::{Authenticator, ClientFacts, Envelope, Outcome, Peer, claims_to_be_ou
 
 /// Authenticates bytes as a message whose domains say the same bytes: nothing panics, nothing passes that nobody has signed, and the field about it is one
 /// field.
-#[expect(clippy::missing_panics_doc, reason = "that is what it is for")]
 pub fn authentication(bytes: &[u8]) {
     const LONG: usize = 32 << 10; // longer messages are computed on other threads
     let bytes = bytes.get(..LONG).unwrap_or(bytes);

@@ -33,8 +33,8 @@ pub use delivery::{Delivered, Delivery, DeliveryError, ReceivedMail, Report};
 pub use door::{Parts, SmtpDoor};
 pub use forwards::{ForwardSender, Forwarded, Forwards};
 pub use journal::{
-    About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, Outcome,
-    RefusedWith,
+    About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, NotedReply,
+    Outcome, queued_id,
 };
 pub use local::LocalDelivery;
 pub use mail_delivery::MailDelivery;

@@ -154,6 +154,25 @@ impl Header {
     }
 }
 
+/// Where fields of a name stand whose text, from the colon on, is of some kind; with their line breaks.
+pub(crate) fn fields_where(
+    message: &[u8],
+    name: &str,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Range<usize>> {
+    let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(field) = field_at(message, at) {
+        at = field.end;
+        let text = message.get(field.clone()).unwrap_or_default();
+        let Some((known, value)) = memchr(b':', text).map(|colon| text.split_at(colon)) else { continue };
+        if known.trim_ascii_end().eq_ignore_ascii_case(name.as_bytes()) && is_wanted(value) {
+            found.push(field);
+        }
+    }
+    found
+}
+
 /// Removes ranges of a message, which begins at `at` in `raw`.
 pub(crate) fn remove(raw: &mut Vec<u8>, at: usize, ranges: &[Range<usize>]) {
     let mut ranges = ranges.iter().peekable();
@@ -243,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn chk7_results_that_claim_to_be_ours_are_removed_in_one_pass() {
+    fn chk5_results_that_claim_to_be_ours_are_removed_in_one_pass() {
         let message = "Authentication-Results: mail.example.org; spf=pass\r\nA: 1\r\n\
                        authentication-results :\r\n mail.example.org;\r\n\tdkim=pass\r\n\
                        Authentication-Results: other.example; spf=pass\r\nReturn-Path: <x>\r\n\r\n\

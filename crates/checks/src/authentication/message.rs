@@ -114,10 +114,6 @@ impl Message {
         self.raw.get(self.body..).unwrap_or_default()
     }
 
-    pub(super) fn raw(&self) -> &Bytes {
-        &self.raw
-    }
-
     /// What a signature of these names signs (RFC 6376 §3.7): the fields, of equal names the last first, and the signature's own one with an empty `b=`,
     /// which no line break follows.
     pub(super) fn signed_data(&self, names: &[String], own: Field<'_>, form: Canonical) -> Vec<u8> {

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::{Client, envelope::Transaction, message::Incoming};
 use crate::{
-    Protocol, RefusedWith,
+    NotedReply, Protocol,
     quarantine::{Quarantine, QuarantinedAbout},
     recipients::address_of_recipient,
     refusal::Refusal,
@@ -214,8 +214,8 @@ impl Client {
 }
 
 /// What a check refuses, as the journal has it.
-pub(super) fn refused_with(refused: &Refused) -> RefusedWith {
-    RefusedWith { code: refused.code, status: refused.enhanced.into(), reason: refused.text.clone().into() }
+pub(super) fn refused_with(refused: &Refused) -> NotedReply {
+    NotedReply { code: refused.code, status: refused.enhanced.into(), reason: refused.text.clone().into() }
 }
 
 /// A refusal as it can be sent, whatever a check makes of texts of others.

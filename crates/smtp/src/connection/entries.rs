@@ -9,7 +9,7 @@ use super::{
     envelope::{Recipient, Transaction},
     message::Incoming,
 };
-use crate::{DeliveryEntry, Outcome, RefusedWith, Target, refusal::Refusal};
+use crate::{DeliveryEntry, NotedReply, Outcome, Target, refusal::Refusal};
 
 impl Client {
     /// A message that is refused before it has a recipient.
@@ -123,7 +123,7 @@ impl Client {
     fn entry(&self, outcome: Outcome) -> DeliveryEntry {
         DeliveryEntry {
             time: self.server.clock.now(),
-            protocol: self.protocol,
+            protocol: Some(self.protocol),
             is_tls: self.is_tls,
             peer: self.address,
             hello: self.hello_name().to_owned(),
@@ -143,5 +143,5 @@ impl Client {
 
 /// The outcome that a reply reports.
 pub(super) fn refused(reply: Reply<'static>) -> Outcome {
-    Outcome::Refused(RefusedWith { code: reply.code, status: reply.status.into(), reason: reply.text.into() })
+    Outcome::Refused(NotedReply { code: reply.code, status: reply.status.into(), reason: reply.text.into() })
 }

@@ -19,12 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use self::{
-    auth::Session,
-    checks::ClientChecks,
-    envelope::Transaction,
-    message::{Incoming, TOO_SLOW},
-    pace::Pace,
-    wire::Wire,
+    auth::Session, checks::ClientChecks, envelope::Transaction, message::TOO_SLOW, pace::Pace, wire::Wire,
 };
 use crate::{Protocol, door::Server, refusal::Refusal};
 

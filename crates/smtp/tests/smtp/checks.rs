@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use restante_checks::{ClientFacts, Envelope, Judgement, Peer, Refused, Reverse, SenderChecks, Verdict};
 use restante_core::{Error, ErrorKind, nonzero};
 use restante_records::RecordId;
-use restante_smtp::{DeliveryEntry, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail, RefusedWith};
+use restante_smtp::{DeliveryEntry, NotedReply, Outcome, Parts, Quarantine, QuarantinedAbout, ReceivedMail};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -175,7 +175,7 @@ fn outcomes(entries: &[DeliveryEntry]) -> Vec<(&str, Outcome)> {
 }
 
 fn refusal(code: u16, status: &'static str, reason: &'static str) -> Outcome {
-    Outcome::Refused(RefusedWith { code, status: status.into(), reason: reason.into() })
+    Outcome::Refused(NotedReply { code, status: status.into(), reason: reason.into() })
 }
 
 async fn send(client: &mut Client, recipients: &[&str], message: &str) -> String {
@@ -250,7 +250,7 @@ async fn chk8_exempt_clients_lmtp_and_submission_are_not_checked() {
 }
 
 #[tokio::test]
-async fn chk7_results_that_claim_to_be_ours_are_removed() {
+async fn chk5_results_that_claim_to_be_ours_are_removed() {
     let server = server(&Arc::new(FakeChecks::new())).await;
     let message = "Authentication-Results: mail.example.org; dkim=pass\r\nReturn-Path: <x>\r\n\
                    Authentication-Results: other.example; dkim=pass\r\n\r\n.\r\n";

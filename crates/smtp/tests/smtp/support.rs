@@ -112,6 +112,11 @@ impl Delivery for Stored {
         }
         Report { message_id: Some("id@example.net".to_owned()), results }
     }
+
+    async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error> {
+        let is_there = self.seen.lock().contains(&(target.account, *digest));
+        Ok(is_there.then_some(RecordId(u64::from(target.account.0))))
+    }
 }
 
 #[derive(Default)]

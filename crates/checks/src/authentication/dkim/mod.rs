@@ -41,8 +41,17 @@ impl BodyHashes {
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     report: DkimSignature,
-    /// Which of the fields it is, and what it says; none when its outcome is known.
-    signature: Option<(usize, Signature)>,
+    /// None when its outcome is known.
+    signature: Option<Unverified>,
+}
+
+#[derive(Clone, Debug)]
+struct Unverified {
+    /// Which of the fields it is.
+    number: usize,
+    signature: Signature,
+    /// Whether the domain of `i=` is that of `d=`, and not one below it.
+    is_of_domain_itself: bool,
 }
 
 /// Reads the signatures of a message, and compares its body. `now` is in seconds since 1970.
@@ -72,10 +81,22 @@ fn candidate(number: usize, value: &[u8], message: &Message, hashes: &mut BodyHa
     let Some(signature) = signature else {
         return Candidate { report, signature: None };
     };
+    // RFC 6376 §3.5: the domain of `i=` is that of `d=` or one below it.
+    let agent = match tags.get("i") {
+        Some(agent) => agent.rsplit_once('@').and_then(|(_, domain)| names::ascii(domain)),
+        None => Some(signature.seal.domain.clone()),
+    };
+    let Some(agent) = agent.filter(|agent| names::is_within(agent, &signature.seal.domain)) else {
+        return Candidate { report, signature: None };
+    };
+    let is_of_domain_itself = agent == signature.seal.domain;
     match signature.flaw(&hashes.get(message, signature.body_form), now) {
         Some(Flaw::Broken) => report.outcome = Outcome::Fail,
         Some(Flaw::Partial) => report.outcome = Outcome::Neutral,
-        None => return Candidate { report, signature: Some((number, signature)) },
+        None => {
+            let signature = Some(Unverified { number, signature, is_of_domain_itself });
+            return Candidate { report, signature };
+        }
     }
     Candidate { report, signature: None }
 }
@@ -83,7 +104,7 @@ fn candidate(number: usize, value: &[u8], message: &Message, hashes: &mut BodyHa
 impl Candidate {
     /// The name of the key that it needs.
     pub(super) fn key_name(&self) -> Option<String> {
-        self.signature.as_ref().map(|(_, signature)| signature.seal.key_name())
+        self.signature.as_ref().map(|unverified| unverified.signature.seal.key_name())
     }
 }
 
@@ -91,24 +112,25 @@ impl Candidate {
 pub(super) fn verify(message: &Message, candidates: Vec<Candidate>, keys: &Keys) -> Vec<DkimSignature> {
     let mut reports = Vec::with_capacity(candidates.len());
     for Candidate { mut report, signature } in candidates {
-        if let Some((number, signature)) = signature {
-            report.outcome = outcome(message, number, &signature, keys);
+        if let Some(unverified) = signature {
+            report.outcome = outcome(message, &unverified, keys);
         }
         reports.push(report);
     }
     reports
 }
 
-fn outcome(message: &Message, number: usize, signature: &Signature, keys: &Keys) -> Outcome {
+fn outcome(message: &Message, unverified: &Unverified, keys: &Keys) -> Outcome {
+    let Unverified { number, signature, is_of_domain_itself } = unverified;
     let key = match keys.get(&signature.seal.key_name()) {
         Some(Ok(key)) => key,
         Some(Err(NoKey::Permanent)) => return Outcome::PermError,
         Some(Err(NoKey::Temporary)) | None => return Outcome::TempError,
     };
-    if key.is_strict && !signature.is_of_domain_itself() {
+    if key.is_strict && !is_of_domain_itself {
         return Outcome::PermError; // RFC 6376 §3.6.1
     }
-    let Some(own) = message.all(FIELD).nth(number) else {
+    let Some(own) = message.all(FIELD).nth(*number) else {
         return Outcome::Neutral;
     };
     let data = message.signed_data(&signature.names, own, signature.header_form);

@@ -60,8 +60,6 @@ pub(in crate::authentication) struct Signature {
     body_bytes: Option<u64>,
     /// Names of fields, in lower case.
     pub(in crate::authentication) names: Vec<String>,
-    /// The domain of `i=`.
-    agent_domain: Option<String>,
     expires: Option<u64>,
 }
 
@@ -94,17 +92,12 @@ impl Signature {
         let by_dns = tags.get("q").is_none_or(|methods| items(methods).any(|method| method == "dns/txt"));
         let (made, expires) = (tags.number("t").ok()?, tags.number("x").ok()?);
         let is_never_valid = expires.is_some_and(|expires| made.is_some_and(|made| expires <= made));
-        let agent_domain = match tags.get("i") {
-            None => None,
-            Some(agent) => Some(names::ascii(agent.rsplit_once('@')?.1)?),
-        };
-        let is_foreign = agent_domain.as_ref().is_some_and(|domain| !names::is_within(domain, &seal.domain));
-        if !by_dns || is_never_valid || is_foreign {
+        if !by_dns || is_never_valid {
             return None;
         }
         let body_hash = base64(tags.get("bh")?)?;
         let body_bytes = tags.number("l").ok()?;
-        Some(Self { seal, header_form, body_form, body_hash, body_bytes, names, agent_domain, expires })
+        Some(Self { seal, header_form, body_form, body_hash, body_bytes, names, expires })
     }
 
     /// Compares the body, and the time in seconds since 1970.
@@ -118,11 +111,6 @@ impl Signature {
             _ => {}
         }
         (self.body_hash != body.digest.as_ref()).then_some(Flaw::Broken)
-    }
-
-    /// Whether `i=` is of the domain of `d=` itself.
-    pub(in crate::authentication) fn is_of_domain_itself(&self) -> bool {
-        self.agent_domain.as_ref().is_none_or(|domain| *domain == self.seal.domain)
     }
 }
 

@@ -158,11 +158,17 @@ async fn alignment(resolver: &dyn Resolver, from: &Walk, domain: &str, is_strict
     if domain == from.domain {
         return Some(true);
     }
+    if is_strict {
+        return Some(false);
+    }
+    // The organization may be one whose record could not be looked up.
+    if from.is_incomplete {
+        return None;
+    }
     let organization = from.organization();
     // Nothing is looked up for a domain that can't have the same organization: senders choose it freely.
-    if is_strict || !names::is_within(domain, organization) {
-        let may_be_above = !is_strict && from.is_incomplete && names::is_within(&from.domain, domain);
-        return if may_be_above { None } else { Some(false) };
+    if !names::is_within(domain, organization) {
+        return Some(false);
     }
     // Each of the domains on the way from `From` up to its organization has that, too.
     if names::is_within(&from.domain, domain) {

@@ -30,6 +30,49 @@ We lost the game.  Are you hungry yet?\r
 Joe.\r
 ";
 
+/// RFC 6376, appendix A.2, with erratum 3192.
+const SIGNED_SIMPLY: &str = "\
+DKIM-Signature: v=1; a=rsa-sha256; s=brisbane; d=example.com;\r
+      c=simple/simple; q=dns/txt; i=joe@football.example.com;\r
+      h=Received : From : To : Subject : Date : Message-ID;\r
+      bh=2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8=;\r
+      b=AuUoFEfDxTDkHlLXSZEpZj79LICEps6eda7W3deTVFOk4yAUoqOB\r
+      4nujc7YopdG5dWLSdNg6xNAZpOPr+kHxt1IrE+NahM6L/LbvaHut\r
+      KVdkLLkpVaVVQPzeRDI009SO2Il5Lu7rDNH6mZckBdrIx0orEtZV\r
+      4bmp/YzhwvcubU4=;\r
+Received: from client1.football.example.com  [192.0.2.1]\r
+      by submitserver.example.com with SUBMISSION;\r
+      Fri, 11 Jul 2003 21:01:54 -0700 (PDT)\r
+From: Joe SixPack <joe@football.example.com>\r
+To: Suzie Q <suzie@shopping.example.net>\r
+Subject: Is dinner ready?\r
+Date: Fri, 11 Jul 2003 21:00:37 -0700 (PDT)\r
+Message-ID: <20030712040037.46341.5F8J@football.example.com>\r
+\r
+Hi.\r
+\r
+We lost the game. Are you hungry yet?\r
+\r
+Joe.\r
+";
+
+#[tokio::test]
+async fn chk2_the_message_of_rfc_6376_is_signed_in_simple_form() {
+    let world = World::new();
+    world.txt(
+        "brisbane._domainkey.example.com",
+        &["v=DKIM1; p=MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDwIRP/UC3SBsEmGqZ9ZJW3/DkMoGeLnQg1fWn7/zYtIxN2SnFCjxOCKG9v3b4jYfcTNh5ijSsq631uBItLa7od+v\
+           /RtdC2UzJ1lWT947qR+Rcac2gbto/NMqJ0fzfVjH4OuKhitdY9tf6mcwGjaNBcWToIMmPSPDdQPNUYckcQ2QIDAQAB"],
+    );
+    let found = world.of(SIGNED_SIMPLY).await;
+    assert_eq!(outcomes(&found), [Outcome::Pass]);
+    assert_eq!(outcomes(&world.of(&SIGNED_SIMPLY.replace("Suzie Q", "Suzie  Q")).await), [Outcome::Fail]);
+    assert_eq!(
+        outcomes(&world.of(&SIGNED_SIMPLY.replace("SUBMISSION;\r\n  ", "SUBMISSION; ")).await),
+        [Outcome::Fail]
+    );
+}
+
 fn football() -> World {
     let world = World::new();
     world.txt(

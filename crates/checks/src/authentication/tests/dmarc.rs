@@ -149,6 +149,16 @@ async fn chk4_what_may_pass_later_is_not_a_failure() {
     let foreign = Signer::ed25519("other.example", "s");
     later("s._domainkey.other.example");
     assert_eq!(world.of(&foreign.sign("", &mail("a@example.com"))).await.dmarc, Outcome::Fail);
+    world.txt("_dmarc.own.parent.example", &["v=DMARC1; p=reject"]);
+    later("_dmarc.parent.example");
+    world.txt("mail.parent.example", &["v=spf1 ip4:192.0.2.1 -all"]);
+    let own = "a@own.parent.example";
+    assert_eq!(
+        judge(&world, own, "x@mail.parent.example").await.0,
+        Outcome::TempError,
+        "of one organization?"
+    );
+    assert_eq!(judge(&world, own, "").await.0, Outcome::Fail, "nothing passes");
     later("_dmarc.sub.example.com");
     assert_eq!(
         judge(&world, "a@sub.example.com", "").await.0,

@@ -1,3 +1,5 @@
+use std::{fs, path::Path};
+
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use crate::properties;
@@ -69,6 +71,8 @@ fn pieces() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn chk2_nothing_that_a_message_says_makes_a_check_panic(text in pieces()) {
         properties::authentication(text.as_bytes());
@@ -77,5 +81,16 @@ proptest! {
     #[test]
     fn chk2_no_bytes_make_a_check_panic(bytes in vec(any::<u8>(), 0..600)) {
         properties::authentication(&bytes);
+    }
+}
+
+#[test]
+fn chk2_the_seeds_of_the_fuzzer_hold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/authentication");
+    let seeds: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(seeds.len() >= 4, "the seeds were not found");
+    for seed in seeds {
+        println!("{}", seed.display()); // shown when the property fails
+        properties::authentication(&fs::read(&seed).unwrap());
     }
 }

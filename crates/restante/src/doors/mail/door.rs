@@ -12,18 +12,26 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
+use restante_checks::{ChecksMetrics, SenderChecks};
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
-use restante_mail::{Mail, MailMetrics};
+use restante_mail::{
+    Mail, MailMetrics,
+    quarantine::{Quarantine, QuarantineMetrics},
+};
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
-use restante_smtp::{DeliveryJournal, Journal, JournalMetrics, MailDelivery, SmtpDoor, SmtpMetrics};
+use restante_smtp::{
+    DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, SmtpDoor, SmtpMetrics,
+};
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::{
-    MailSpec, blobs, commands,
+    MailSpec, blobs,
+    checking::{self, Checking},
+    commands,
     console::{self, Outgoing, Pages},
     erasing::Eraser,
     journal,
@@ -109,8 +117,10 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
-        let sending = open_sending(shared, &stores, &directory, &mail, &metrics).await?;
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
+        let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
+        let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
+        let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -121,6 +131,8 @@ impl DoorSpec for MailSpec {
             search,
             indexer,
             sending,
+            checking,
+            quarantine,
             certificates,
             smtp: OnceLock::new(),
             metrics,
@@ -185,6 +197,8 @@ struct RoleMetrics {
     smtp: SmtpMetrics,
     journal: JournalMetrics,
     sending: SendingMetricsOfAll,
+    checks: ChecksMetrics,
+    quarantine: QuarantineMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -209,20 +223,35 @@ async fn open_sending(
     stores: &Stores,
     directory: &Directory,
     mail: &Mail,
+    journal: &Option<DeliveryJournal>,
     metrics: &RoleMetrics,
 ) -> anyhow::Result<Sending> {
     let (config, clock) = (&shared.effective.config, shared.clock.clone());
     let (follow, metrics) = (&metrics.follow, &metrics.sending);
-    Sending::open(SendingParts { config, stores, directory, mail, clock, follow, metrics }).await
+    let journal = journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>);
+    Sending::open(SendingParts { config, stores, directory, mail, journal, clock, follow, metrics }).await
+}
+
+/// The quarantine, whose mail is delivered as the queue delivers.
+fn open_quarantine(
+    shared: &Shared,
+    stores: &Stores,
+    sending: &Sending,
+    metrics: &RoleMetrics,
+) -> MailQuarantine {
+    let (records, blobs) = (stores.records.records.clone(), stores.blobs.blobs.clone());
+    let (settings, clock) = (shared.effective.config.quarantine.clone(), shared.clock.clone());
+    let kept = Quarantine::new(records, blobs, clock, settings, metrics.quarantine.clone());
+    MailQuarantine { kept, local: sending.local() }
 }
 
 /// Whether clients read mail.
-fn has_jmap(config: &Config) -> bool {
+pub(super) fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
 }
 
 /// Whether mail is received by SMTP or LMTP, from other servers or from users.
-fn has_smtp(config: &Config) -> bool {
+pub(super) fn has_smtp(config: &Config) -> bool {
     let submission = &config.submission;
     let listeners = [&config.smtp.listen, &submission.listen, &submission.listen_tls];
     !config.lmtp.listen.is_empty() || listeners.iter().any(|listen| !listen.is_empty())
@@ -244,6 +273,9 @@ struct OpenMail {
     indexer: Option<Indexer>,
     /// Only a server with mail sends some; any shows its queue.
     sending: Sending,
+    /// Only what other servers send is checked.
+    checking: Option<Checking>,
+    quarantine: MailQuarantine,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
     /// Once it has started.
@@ -269,6 +301,8 @@ impl OpenDoor for OpenMail {
         self.metrics.indexer.register(registry);
         self.metrics.journal.register(registry);
         self.metrics.sending.register(registry);
+        self.metrics.checks.register(registry);
+        self.metrics.quarantine.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -295,6 +329,8 @@ impl OpenDoor for OpenMail {
         routes.push(Outgoing::new(queue.clone(), limits, self.directory.clone()).route());
         let operator = commands::queue::Operator { queue, directory: self.directory.clone() };
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
+        let operator = commands::quarantine::Operator(self.quarantine.clone());
+        routes.push(commands::quarantine::route(operator, backups::data_folder(config)));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -343,7 +379,11 @@ impl OpenDoor for OpenMail {
         };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
-        tasks.into_iter().chain(following).chain(indexing).chain(noting).chain(sending).collect()
+        let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
+        let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
+        let of_mail =
+            [expiring].into_iter().chain(following.into_iter()).chain(indexing).chain(noting).chain(checking);
+        tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
     async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
@@ -395,8 +435,15 @@ impl OpenDoor for OpenMail {
                 None => Ok(()),
             }
         };
-        let (search, journal, stores) = tokio::join!(search, journal, self.stores.close(limit));
-        search.and(journal).and(stores)
+        let checking = async {
+            match &self.checking {
+                Some(checking) => checking.close(limit).await,
+                None => Ok(()),
+            }
+        };
+        let (search, journal, checking, stores) =
+            tokio::join!(search, journal, checking, self.stores.close(limit));
+        search.and(journal).and(checking).and(stores)
     }
 }
 
@@ -450,6 +497,11 @@ impl OpenMail {
             net: self.shared.net.clone(),
             submission: Some(self.sending.submission(self.config(), &self.directory)),
             forwards: Some(self.sending.forwards()),
+            checks: self
+                .checking
+                .as_ref()
+                .map(|checking| Arc::new(checking.checks()) as Arc<dyn SenderChecks>),
+            quarantine: Some(Arc::new(self.quarantine.clone())),
         }
     }
 
