@@ -117,7 +117,9 @@ fn chk13_mail_in_quarantine_is_listed_shown_released_and_dropped() {
     assert_eq!(raw.matches("Authentication-Results: mx.example.org").count(), 1, "{raw}");
     assert!(!raw.contains("spf=pass"), "what claims to be ours is removed: {raw}");
 
-    let outcomes = |checked: &Checked| checked.outcomes(&folder).into_iter().map(|(outcome, _)| outcome).collect::<Vec<_>>();
+    let outcomes = |checked: &Checked| {
+        checked.outcomes(&folder).into_iter().map(|(outcome, _)| outcome).collect::<Vec<_>>()
+    };
     assert_eq!(outcomes(&checked), ["quarantined", "quarantined", "delivered"]);
     let released = checked.run(&folder, &["quarantine", "release", &ids[1]]);
     assert!(released.contains(ALICE) && released.contains("delivered"), "{released}");
@@ -137,7 +139,7 @@ fn chk13_mail_in_quarantine_is_listed_shown_released_and_dropped() {
 fn chk12_a_refusal_is_traced_with_its_reason_and_dead_name_servers_refuse_nothing() {
     let (_guard, folder) = folder();
     make_account(&folder);
-    let settings = [("RESTANTE_CHECKS__ATTACHMENTS", "*.exe"), ("RESTANTE_CHECKS__REVERSE", "refuse")];
+    let settings = [("RESTANTE_CHECKS__ATTACHMENTS", "*.exe"), ("RESTANTE_CHECKS__HELLO", "refuse")];
     let checked = Checked::start(&folder, &settings);
     let reply = checked.deliver(&message("bad", "a.exe"));
     assert!(reply.starts_with("550 5.7.1 ") && reply.contains("a.exe"), "{reply}");
@@ -155,7 +157,8 @@ fn chk12_a_refusal_is_traced_with_its_reason_and_dead_name_servers_refuse_nothin
 fn chk11_greylisting_survives_a_restart() {
     let (_guard, folder) = folder();
     make_account(&folder);
-    let settings = [("RESTANTE_CHECKS__GREYLIST__ENABLED", "true"), ("RESTANTE_CHECKS__GREYLIST__DELAY_SECONDS", "1")];
+    let settings =
+        [("RESTANTE_CHECKS__GREYLIST__ENABLED", "true"), ("RESTANTE_CHECKS__GREYLIST__DELAY_SECONDS", "1")];
     let checked = Checked::start(&folder, &settings);
     let begin = |checked: &Checked| {
         let mut stream = TcpStream::connect(checked.smtp).unwrap();
