@@ -1,5 +1,6 @@
 //! Delivery of outgoing mail: to other servers, and to accounts of this one.
 
+pub mod aggregate;
 pub mod auto_reply;
 mod config;
 pub mod dkim;
