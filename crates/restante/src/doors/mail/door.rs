@@ -385,7 +385,7 @@ impl OpenDoor for OpenMail {
         let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
         let of_mail =
-            [expiring].into_iter().chain(following.into_iter()).chain(indexing).chain(noting).chain(checking);
+            [expiring].into_iter().chain(following).chain(indexing).chain(noting).chain(checking);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
