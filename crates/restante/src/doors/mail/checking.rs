@@ -17,6 +17,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use super::reporting::{Reporting, ReportingParts};
 use crate::{config::Config, signals::Stop};
 
 /// Answers of name servers that are kept: names of clients and keys of signatures are asked for again and again.
@@ -34,6 +35,8 @@ pub(super) struct Checking {
     /// The filter, which learns too.
     filter: Option<Arc<Rspamd>>,
     greylist: Option<Arc<Greylist>>,
+    /// What they find is counted and reported.
+    reporting: Option<Reporting>,
 }
 
 impl Checking {
@@ -42,6 +45,7 @@ impl Checking {
         config: &Config,
         clock: Arc<dyn Clock>,
         metrics: ChecksMetrics,
+        reporting: ReportingParts<'_>,
     ) -> anyhow::Result<Option<Self>> {
         let settings = &config.checks;
         if !settings.enabled || config.smtp.listen.is_empty() {
@@ -51,6 +55,7 @@ impl Checking {
         let resolver = SystemResolver::new(&asked).context("can't ask the DNS")?;
         let resolver: Arc<dyn Resolver> = Arc::new(resolver);
         let greylist = open_greylist(config, clock.clone()).await?;
+        let reporting = Reporting::open(reporting, resolver.clone()).await?;
         let filter =
             Rspamd::open(settings.filter.clone()).context("can't use the filter of mail")?.map(Arc::new);
         let of_clients = Duration::from_millis(settings.client_timeout_ms.get());
@@ -65,11 +70,11 @@ impl Checking {
             client: Arc::new(ClientChecks::new(lookups, greylist.clone(), settings)),
             filter: filter.clone().filter(|filter| filter.judges()).map(|filter| filter as Arc<dyn Filter>),
             attachment_names: attachment_names(),
-            reports: None,
+            reports: reporting.as_ref().map(Reporting::sink),
             metrics,
         };
         let checks = Checks::new(settings.clone(), parts)?;
-        Ok(Some(Self { checks, filter, greylist }))
+        Ok(Some(Self { checks, filter, greylist, reporting }))
     }
 
     pub(super) fn checks(&self) -> Checks {
@@ -81,15 +86,22 @@ impl Checking {
         self.filter.clone().filter(|filter| filter.learns())
     }
 
-    /// Writes what is remembered now and then, until the server stops.
-    pub(super) fn spawn(&self, stop: &Stop) -> Option<JoinHandle<()>> {
-        let (greylist, stop) = (self.greylist.clone()?, stop.clone());
-        Some(tokio::spawn(async move {
-            tokio::select! {
-                () = greylist.run() => {}
-                () = stop.requested() => {}
-            }
-        }))
+    /// Writes what is remembered now and then, and reports what was found, until the server stops.
+    pub(super) fn spawn(&self, stop: &Stop) -> Vec<JoinHandle<()>> {
+        let mut tasks = Vec::new();
+        if let Some(reporting) = &self.reporting {
+            tasks.extend(reporting.spawn(stop));
+        }
+        if let Some(greylist) = self.greylist.clone() {
+            let stop = stop.clone();
+            tasks.push(tokio::spawn(async move {
+                tokio::select! {
+                    () = greylist.run() => {}
+                    () = stop.requested() => {}
+                }
+            }));
+        }
+        tasks
     }
 
     /// Writes what was learned last.

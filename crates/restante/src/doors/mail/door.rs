@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
 use restante_checks::{ChecksMetrics, SenderChecks};
+use restante_delivery::aggregate::AggregateMetrics;
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
@@ -37,6 +38,7 @@ use super::{
     journal,
     logins::LoginGuard,
     records,
+    reporting::{self, ReportingParts},
     search::{self, Indexer},
     sending::{Sending, SendingMetricsOfAll, SendingParts},
     stores::{self, Asked, Stores, StoresMetrics},
@@ -120,7 +122,17 @@ impl DoorSpec for MailSpec {
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
         let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
-        let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
+        let reporting = ReportingParts {
+            config,
+            rows: reporting::rows(&stores.records, config),
+            queue: sending.queue.clone(),
+            mail: &mail,
+            directory: &directory,
+            clock: shared.clock.clone(),
+            metrics: metrics.reports.clone(),
+        };
+        let opening = Checking::open(config, shared.clock.clone(), metrics.checks.clone(), reporting);
+        let checking = opening.await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -199,6 +211,7 @@ struct RoleMetrics {
     sending: SendingMetricsOfAll,
     checks: ChecksMetrics,
     quarantine: QuarantineMetrics,
+    reports: AggregateMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -303,6 +316,7 @@ impl OpenDoor for OpenMail {
         self.metrics.sending.register(registry);
         self.metrics.checks.register(registry);
         self.metrics.quarantine.register(registry);
+        self.metrics.reports.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -331,6 +345,9 @@ impl OpenDoor for OpenMail {
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
         let operator = commands::quarantine::Operator(self.quarantine.clone());
         routes.push(commands::quarantine::route(operator, backups::data_folder(config)));
+        let rows = reporting::rows(&self.stores.records, config);
+        let operator = commands::dmarc::Operator::new(rows, self.directory.clone(), config.clone());
+        routes.push(commands::dmarc::route(operator, backups::data_folder(config)));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -379,7 +396,7 @@ impl OpenDoor for OpenMail {
         };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
-        let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
+        let checking = self.checking.as_ref().map(|checking| checking.spawn(stop)).unwrap_or_default();
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
         let of_mail =
             [expiring].into_iter().chain(following.into_iter()).chain(indexing).chain(noting).chain(checking);
