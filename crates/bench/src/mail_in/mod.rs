@@ -206,7 +206,7 @@ mod tests {
         let report = measure(&MailInArgs { checks: true, output }).await.unwrap();
         let ops: Vec<&str> = report.rows.iter().filter_map(|row| row["op"].as_str()).collect();
         assert_eq!(ops, ["unsigned", "spf", "one_signature", "two_signatures", "changed", "large"]);
-        assert_eq!(report.goals.len(), 1);
+        assert!(report.rows.iter().all(|row| row["server_cpu_us"].as_f64() > Some(0.0)), "{:?}", report.rows);
         assert_explained(&report.tables);
     }
 }

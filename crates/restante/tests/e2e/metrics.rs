@@ -17,6 +17,7 @@ const SOURCES: &[&str] = &[
     "smtp",
     "checks",
     "quarantine",
+    "dmarc",
     "learning",
     "delivery",
     "queue",
