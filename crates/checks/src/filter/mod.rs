@@ -1,5 +1,14 @@
 //! A filter of content that operators run: rspamd, over HTTP.
 
+mod http;
+mod reply;
+mod rspamd;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod url;
+
 use std::{num::NonZeroU64, path::PathBuf};
 
 use async_trait::async_trait;
@@ -7,7 +16,9 @@ use bytes::Bytes;
 use restante_core::{Error, nonzero};
 use serde::{Deserialize, Serialize};
 
-use crate::{Authentication, Envelope};
+pub use self::rspamd::Rspamd;
+use self::url::FilterUrl;
+use crate::Envelope;
 
 /// What a filter advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +29,8 @@ pub enum FilterAction {
     TryLater,
     /// Put it into Junk.
     Junk,
+    /// Keep it for the operator.
+    Quarantine,
     /// Refuse it.
     Refuse,
 }
@@ -29,9 +42,11 @@ pub struct FilterVerdict {
     pub action: FilterAction,
     /// Its score.
     pub score: f64,
-    /// Its names of what it found, 20 at most.
+    /// The score from which on it refuses, where it says so.
+    pub required: Option<f64>,
+    /// Its names of what it found, what weighs most first: 20 at most, each of at most 64 bytes of letters, digits, `_`, `-` and `.`.
     pub symbols: Vec<String>,
-    /// What the client is to hear, where it says so.
+    /// What the client is to hear, where it says so: printable ASCII in one line of 200 bytes at most.
     pub text: Option<String>,
 }
 
@@ -47,21 +62,20 @@ pub enum Lesson {
 /// Judges what a message says.
 #[async_trait]
 pub trait Filter: Send + Sync + 'static {
+    /// Whether a message of so many bytes is shown to it.
+    fn takes(&self, bytes: u64) -> bool;
+
     /// Judges a message.
     ///
     /// # Errors
     /// `Unavailable` when the filter is away, slow or answers in a way that can't be understood: the message is taken as if there was no filter.
-    async fn judge(
-        &self,
-        envelope: Envelope<'_>,
-        authentication: Option<&Authentication>,
-        raw: Bytes,
-    ) -> Result<FilterVerdict, Error>;
+    async fn judge(&self, envelope: Envelope<'_>, raw: Bytes) -> Result<FilterVerdict, Error>;
 
     /// Learns from a decision of a user. Learning the same again changes nothing.
     ///
     /// # Errors
-    /// `Unavailable` when it is to be tried again; `Invalid` when the filter never learns this message.
+    /// `Unavailable` when it is to be tried again; `Invalid` when the filter never learns this message; `Internal` when it fails on this message, which may
+    /// be the message's fault.
     async fn learn(&self, lesson: Lesson, raw: Bytes) -> Result<(), Error>;
 }
 
@@ -90,5 +104,18 @@ impl Default for FilterConfig {
             timeout_ms: nonzero!(10_000),
             message_bytes_max: nonzero!(10_000_000),
         }
+    }
+}
+
+impl FilterConfig {
+    /// What is wrong with these settings, if something is: the setting, and what to do.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        for (name, url) in [("filter.url", &self.url), ("filter.learn_url", &self.learn_url)] {
+            if let Err(why) = FilterUrl::parse_if_any(url) {
+                return Some((name, why));
+            }
+        }
+        let needs_url = self.learn_url.is_empty() && !self.password_file.as_os_str().is_empty();
+        needs_url.then(|| ("filter.password_file", "give filter.learn_url, which it is for, too".to_owned()))
     }
 }
