@@ -17,6 +17,7 @@ mod ingest;
 mod jmap;
 mod location;
 mod machine;
+mod mail_in;
 mod mail_out;
 mod measure;
 mod pace;
@@ -47,6 +48,7 @@ pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
 pub use jmap::JmapArgs;
 pub use machine::Machine;
+pub use mail_in::MailInArgs;
 pub use mail_out::MailOutArgs;
 pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
@@ -149,6 +151,11 @@ pub enum BenchCommand {
     /// time of server and clients, bytes on disk beyond the raw messages, memory. Figures of Cyrus and James stand beside them.
     /// Name a folder on the disk you mean with --data. Takes a few minutes and 1.5 GB of disk; --emails chooses other inboxes.
     Jmap(JmapArgs),
+    /// Check incoming mail: who sends it
+    ///
+    /// Looks for SPF, signatures, chains and policies of mails of 4 KB and of 10 MB, all names in memory: messages a second, times, processor
+    /// time of a message. Takes a quarter of a minute.
+    MailIn(MailInArgs),
     /// Submit and send mail, with many domains and some that fail; open a queue of a million
     ///
     /// Clients submit mails of 4 KB into the queue while a sender sends them over 50 connections to servers in the same process: mails a
@@ -194,6 +201,7 @@ async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Records(args) => records::run(&args).await,
         BenchCommand::Directory(args) => directory::run(&args).await,
         BenchCommand::Jmap(args) => jmap::run(&args).await,
+        BenchCommand::MailIn(args) => mail_in::run(&args).await,
         BenchCommand::MailOut(args) => mail_out::run(&args).await,
         BenchCommand::Engines(args) => engines::run(&args).await,
     }

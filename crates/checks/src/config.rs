@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     client::{BlockList, GreylistConfig},
     filter::FilterConfig,
+    network::Network,
 };
 
 /// What is done with a message that fails a check.
@@ -32,6 +33,8 @@ pub struct ChecksConfig {
     pub exempt: Vec<String>,
     /// How long all checks of a message may take; what is not known then is not held against it.
     pub timeout_ms: NonZeroU64,
+    /// How long looking up a client may take: its name, and lists of addresses. Its first recipient is answered after that.
+    pub client_timeout_ms: NonZeroU64,
     /// What is done when DMARC fails and the domain asks for rejection (`p=reject`).
     pub dmarc_reject: Action,
     /// What is done when DMARC fails and the domain asks for quarantine (`p=quarantine`).
@@ -60,6 +63,7 @@ impl Default for ChecksConfig {
             enabled: true,
             exempt: vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()],
             timeout_ms: nonzero!(20_000),
+            client_timeout_ms: nonzero!(5_000),
             dmarc_reject: Action::Refuse,
             dmarc_quarantine: Action::Junk,
             arc_trusted: Vec::new(),
@@ -71,5 +75,47 @@ impl Default for ChecksConfig {
             greylist: GreylistConfig::default(),
             filter: FilterConfig::default(),
         }
+    }
+}
+
+impl ChecksConfig {
+    /// What is wrong with these settings, if something is: the setting, and what to do.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        if let Some(wrong) = self.exempt.iter().find_map(|network| Network::parse(network).err()) {
+            return Some(("exempt", wrong));
+        }
+        let is_zone = |zone: &str| {
+            let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+            zone.contains('.') && zone.len() <= 200 && zone.bytes().all(is_known)
+        };
+        if let Some(list) = self.block_lists.iter().find(|list| !is_zone(&list.zone)) {
+            let zone = list.zone.escape_debug();
+            return Some(("block_lists", format!("'{zone}' is no zone: use one like zen.example.org")));
+        }
+        if self.attachments.iter().any(|pattern| pattern.trim().is_empty()) {
+            return Some(("attachments", "a pattern is empty: use one like *.exe".to_owned()));
+        }
+        self.filter.problem()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_can_not_work_are_named() {
+        let default = ChecksConfig::default();
+        assert_eq!(default.problem(), None);
+        let problem = |config: ChecksConfig| config.problem().map(|(setting, _)| setting);
+        assert_eq!(problem(ChecksConfig { exempt: vec!["here".into()], ..default.clone() }), Some("exempt"));
+        let block_lists = vec![BlockList { zone: "bad zone".into(), action: Action::Junk }];
+        assert_eq!(problem(ChecksConfig { block_lists, ..default.clone() }), Some("block_lists"));
+        assert_eq!(
+            problem(ChecksConfig { attachments: vec![" ".into()], ..default.clone() }),
+            Some("attachments")
+        );
+        let filter = FilterConfig { url: "here".into(), ..FilterConfig::default() };
+        assert_eq!(problem(ChecksConfig { filter, ..default }), Some("filter.url"));
     }
 }

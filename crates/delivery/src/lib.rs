@@ -26,8 +26,8 @@ pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;
 pub use restante_mail::queue::{Attempted, Outgoing, Recipient};
 pub use seams::{
-    Connection, Local, NoticeAbout, NoticeKind, NoticeRecipient, Notices, PrepareError, Preparing, Remote,
-    Signer, Submissions,
+    Connection, Local, NotedOutcome, NoticeAbout, NoticeKind, NoticeRecipient, Notices, OutcomeLog,
+    PrepareError, Preparing, RecipientOutcome, Remote, Signer, Submissions,
 };
 pub use sender::{Sender, SenderHealth, SenderParts};
 pub use submission_follower::SubmissionFollower;

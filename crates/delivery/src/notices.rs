@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn dsn4_each_fate_is_named() {
+    fn dsn4_each_outcome_is_named() {
         for (kind, action) in [
             (NoticeKind::Failed, "Action: failed"),
             (NoticeKind::Delayed, "Action: delayed"),

@@ -96,6 +96,48 @@ pub trait Preparing: Send + Sync + 'static {
     /// # Errors
     /// See [`PrepareError`].
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError>;
+
+    /// The Message-ID of a message that is not prepared, without brackets; `None` when it has none or can't be read now.
+    async fn message_id(&self, message: &QueuedMessage) -> Option<String>;
+}
+
+/// What became of a recipient in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecipientOutcome<'r> {
+    /// It was delivered, with this reply.
+    Delivered(&'r Reply),
+    /// It is tried again.
+    Postponed(&'r Reply),
+    /// It is tried no more.
+    Failed(&'r Reply),
+    /// Its sender gets a report.
+    Reported {
+        /// What the report says.
+        kind: NoticeKind,
+        /// The [`key`](restante_mail::queue::Source::key) of the report, which is in the queue itself.
+        report: &'r [u8; 32],
+    },
+}
+
+/// An outcome for the operators of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct NotedOutcome<'r> {
+    /// The message.
+    pub message: &'r QueuedMessage,
+    /// Its Message-ID, without brackets.
+    pub message_id: Option<&'r str>,
+    /// The address of the recipient.
+    pub recipient: &'r str,
+    /// Whether the attempt was to place it in an account of this server.
+    pub is_local: bool,
+    /// What became of it.
+    pub outcome: RecipientOutcome<'r>,
+}
+
+/// Keeps for operators what became of outgoing mail.
+pub trait OutcomeLog: Send + Sync + 'static {
+    /// Notes an outcome. It does not block, and bounds what it keeps: a note may be lost, and one of an attempt that a crash repeats may be there twice.
+    fn note(&self, noted: NotedOutcome<'_>);
 }
 
 /// What a report says of recipients (RFC 3464 §2.3.3).
@@ -129,10 +171,10 @@ pub struct NoticeRecipient {
     pub will_retry_until: Option<u64>,
 }
 
-/// What a report is about: recipients of one message with one fate.
+/// What a report is about: recipients of one message of whom the same is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeAbout {
-    /// The fate.
+    /// What is reported.
     pub kind: NoticeKind,
     /// The envelope sender, who gets the report; never empty.
     pub sender: String,

@@ -190,6 +190,18 @@ impl Mail {
         Ok(origins.iter().all(|origin| known.contains(origin)))
     }
 
+    /// The email that [`Mail::deliver`] has made of a delivery with this key, unless it was destroyed.
+    ///
+    /// # Errors
+    /// Those of the records.
+    pub async fn delivered_before(
+        &self,
+        account: AccountId,
+        key: &[u8; 32],
+    ) -> Result<Option<RecordId>, Error> {
+        self.reader(account).delivered_before(key).await
+    }
+
     /// Whether the account has an email with this id in a mailbox, and the email's message is this blob.
     ///
     /// # Errors

@@ -256,6 +256,16 @@ impl Reader<'_> {
         Ok(false)
     }
 
+    /// The newest email of a delivery key that is in a mailbox.
+    pub(crate) async fn delivered_before(&self, key: &[u8; 32]) -> Result<Option<RecordId>, Error> {
+        let key = Value::Text(Bytes::copy_from_slice(key));
+        let query = Query::new(email::KIND, email::BY_DELIVERY).equals(key).descending().limit(FEW);
+        let page = self.records.query(self.account, &query).await?;
+        let records = self.small(email::KIND, page.ids).await?;
+        let is_visible = |record: &&Record| record.properties.values(email::MAILBOX).next().is_some();
+        Ok(records.iter().filter(is_visible).map(|record| record.id).max())
+    }
+
     /// An entry of the vault that is still there.
     pub(crate) async fn vault_entry(&self, view: &View, id: RecordId) -> Result<Option<Record>, Error> {
         if !view.is_in_vault(id) {

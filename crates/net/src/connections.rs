@@ -31,6 +31,14 @@ impl Source {
             IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
         }))
     }
+
+    /// The network that it lies in: of 24 bits for IPv4, and for IPv6 of 48 bits, which is what a customer of a provider has at most.
+    pub fn network(self) -> Self {
+        Self(match self.0 {
+            IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) >> 8 << 8).into()),
+            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 80 << 80).into()),
+        })
+    }
 }
 
 /// The connections of a listener.
@@ -286,6 +294,11 @@ mod tests {
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
         assert_eq!(source("2001:db8:1:2::1"), source("2001:db8:1:2:ffff::9"));
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
+        let network = |address: &str| source(address).map(Source::network);
+        assert_eq!(network("192.0.2.1"), network("192.0.2.255"));
+        assert_ne!(network("192.0.2.1"), network("192.0.3.1"));
+        assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:ffff::9"));
+        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:2:2::1"));
         for loopback in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             assert_eq!(source(loopback), None, "{loopback}");
         }

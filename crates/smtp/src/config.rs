@@ -38,6 +38,9 @@ pub struct SmtpConfig {
     pub messages_per_minute_max: NonZeroU32,
     /// Unknown recipients of one address per minute; one more ends the connection.
     pub unknown_per_minute_max: NonZeroU32,
+    /// How many times as much as one address a whole network (24 bits of IPv4, 48 of IPv6) may connect, send and name unknown recipients per minute; 0 for
+    /// no such limit.
+    pub network_factor: u32,
     /// How much longer each unknown recipient after the second of a connection takes than the one before, up to five times this.
     pub unknown_delay_ms: u64,
     /// Errors of a connection since its last message; one more ends it.
@@ -79,6 +82,7 @@ impl Default for SmtpConfig {
             connects_per_minute_max: nonzero!(300),
             messages_per_minute_max: nonzero!(500),
             unknown_per_minute_max: nonzero!(60),
+            network_factor: 10,
             unknown_delay_ms: 1_000,
             errors_max: nonzero!(10),
             greeting_delay_ms: 100,

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use restante_core::{Error, Timestamp};
 pub use restante_mail::Delivered;
+use restante_records::RecordId;
 
 use crate::Target;
 
@@ -52,4 +53,10 @@ pub trait Delivery: Send + Sync + 'static {
     /// Delivers a message to accounts, each named once: durably when the result says so, and once for each account however often the same
     /// [`ReceivedMail::digest`] is delivered.
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report;
+
+    /// The email that an earlier delivery with this [`ReceivedMail::digest`] made in an account, if it is still there.
+    ///
+    /// # Errors
+    /// When that can't be known now.
+    async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error>;
 }

@@ -15,6 +15,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use restante_checks::SenderChecks;
 use restante_core::{Clock, Error};
 use restante_http::Route;
 use restante_net::{
@@ -31,8 +32,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    Delivery, Forwards, Journal, LmtpAddress, LmtpConfig, Protocol, Recipients, SmtpConfig, SmtpMetrics,
-    SubmissionParts, connection, limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
+    Delivery, Forwards, Journal, LmtpAddress, LmtpConfig, Protocol, Quarantine, Recipients, SmtpConfig,
+    SmtpMetrics, SubmissionParts, connection, limits::AddressRates, memory::MemoryBudget, refusal::Refusal,
     submission::Submission,
 };
 
@@ -56,6 +57,10 @@ pub struct Parts {
     pub submission: Option<SubmissionParts>,
     /// Forwards mail whose alias leads to other servers; without it such mail is refused.
     pub forwards: Option<Forwards>,
+    /// Checks mail that comes by SMTP; without it none is checked.
+    pub checks: Option<Arc<dyn SenderChecks>>,
+    /// Keeps mail for the operator; without it such mail goes to Junk.
+    pub quarantine: Option<Arc<dyn Quarantine>>,
     /// What is counted of messages.
     pub metrics: SmtpMetrics,
     /// What is counted of connections.
@@ -71,6 +76,8 @@ pub(crate) struct Server {
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) submission: Option<Submission>,
     pub(crate) forwards: Option<Forwards>,
+    pub(crate) checks: Option<Arc<dyn SenderChecks>>,
+    pub(crate) quarantine: Option<Arc<dyn Quarantine>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: SmtpMetrics,
     pub(crate) rates: AddressRates,
@@ -123,9 +130,8 @@ impl SmtpDoor {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("the setting smtp.{setting} can't be used: {advice}")));
         }
-        let Parts { recipients, delivery, journal, certificates, clock, submission, forwards, metrics, net } =
-            parts;
-        let submission = match submission {
+        let Parts { certificates, metrics, net, .. } = parts;
+        let submission = match parts.submission {
             Some(parts) => Some(Submission::new(parts, certificates.is_some())?),
             None => None,
         };
@@ -141,12 +147,14 @@ impl SmtpDoor {
         let server = Server {
             config,
             lmtp,
-            recipients,
-            delivery,
-            journal,
+            recipients: parts.recipients,
+            delivery: parts.delivery,
+            journal: parts.journal,
             submission,
-            forwards,
-            clock,
+            forwards: parts.forwards,
+            checks: parts.checks,
+            quarantine: parts.quarantine,
+            clock: parts.clock,
             metrics,
             rates,
             memory,

@@ -21,6 +21,7 @@ mod mail_delivery;
 mod memory;
 mod metrics;
 mod outbox;
+mod quarantine;
 mod recipients;
 mod refusal;
 mod submission;
@@ -31,13 +32,14 @@ pub use delivery::{Delivered, Delivery, DeliveryError, ReceivedMail, Report};
 pub use door::{Parts, SmtpDoor};
 pub use forwards::{ForwardSender, Forwarded, Forwards};
 pub use journal::{
-    About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, Outcome,
-    RefusedWith,
+    About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, NotedReply,
+    Outcome, queued_id,
 };
 pub use local::LocalDelivery;
 pub use mail_delivery::MailDelivery;
 pub use metrics::SmtpMetrics;
 pub use outbox::{Outbox, QueueOutbox};
+pub use quarantine::{Quarantine, QuarantinedAbout};
 pub use recipients::{Recipients, Target};
 pub use submission::{SubmissionConfig, SubmissionParts};
 

@@ -1,6 +1,6 @@
-//! How much one address may do.
+//! How much one address and one network may do.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, num::NonZeroU32};
 
 use parking_lot::Mutex;
 use restante_net::{Buckets, Source};
@@ -8,22 +8,46 @@ use tokio::time::Instant;
 
 use crate::{SmtpConfig, SmtpMetrics, config::per_minute, metrics::Limit};
 
-/// The rates of all addresses. Loopback is not limited: it may stand for any number of clients.
+/// The rates of all addresses and networks. Loopback is not limited: it may stand for any number of clients.
 #[derive(Debug)]
 pub(crate) struct AddressRates {
-    connects: Mutex<Buckets<Source>>,
-    messages: Mutex<Buckets<Source>>,
-    unknown: Mutex<Buckets<Source>>,
+    connects: Rates,
+    messages: Rates,
+    unknown: Rates,
     metrics: SmtpMetrics,
+}
+
+/// What each address and each network may do of one kind. Its memory is bounded, however many there are.
+#[derive(Debug)]
+struct Rates {
+    addresses: Mutex<Buckets<Source>>,
+    networks: Option<Mutex<Buckets<Source>>>,
+}
+
+impl Rates {
+    /// So often in a minute for an address, and so many times that for its network.
+    fn new(address_max: NonZeroU32, network_factor: u32) -> Self {
+        let networks = NonZeroU32::new(network_factor).map(|factor| {
+            let rate = per_minute(address_max.saturating_mul(factor));
+            Mutex::new(Buckets::new(rate))
+        });
+        Self { addresses: Mutex::new(Buckets::new(per_minute(address_max))), networks }
+    }
+
+    fn take(&self, source: Source, now: Instant) -> bool {
+        // What an address may not do does not count for its network.
+        self.addresses.lock().take(source, now)
+            && self.networks.as_ref().is_none_or(|networks| networks.lock().take(source.network(), now))
+    }
 }
 
 impl AddressRates {
     pub(crate) fn new(config: &SmtpConfig, metrics: SmtpMetrics) -> Self {
-        let buckets = |rate| Mutex::new(Buckets::new(per_minute(rate)));
+        let rates = |address_max| Rates::new(address_max, config.network_factor);
         Self {
-            connects: buckets(config.connects_per_minute_max),
-            messages: buckets(config.messages_per_minute_max),
-            unknown: buckets(config.unknown_per_minute_max),
+            connects: rates(config.connects_per_minute_max),
+            messages: rates(config.messages_per_minute_max),
+            unknown: rates(config.unknown_per_minute_max),
             metrics,
         }
     }
@@ -43,8 +67,8 @@ impl AddressRates {
         self.take(&self.unknown, peer, Limit::Unknown)
     }
 
-    fn take(&self, buckets: &Mutex<Buckets<Source>>, peer: SocketAddr, limit: Limit) -> bool {
-        let is_admitted = Source::of(peer).is_none_or(|source| buckets.lock().take(source, Instant::now()));
+    fn take(&self, rates: &Rates, peer: SocketAddr, limit: Limit) -> bool {
+        let is_admitted = Source::of(peer).is_none_or(|source| rates.take(source, Instant::now()));
         if !is_admitted {
             self.metrics.count_limit(limit);
         }

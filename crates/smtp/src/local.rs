@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use restante_core::{Clock, Error, ErrorKind};
+use restante_core::{Clock, Error, ErrorKind, Timestamp};
 use restante_directory::{Domain, EmailAddress, Resolution};
-use restante_mail::queue::{Attempted, Outgoing, Recipient, Reply};
+use restante_mail::queue::{Attempted, Outgoing, Recipient, Reply, SourceKind};
 use restante_records::{AccountId, RecordId};
 use sha2::{Digest, Sha256};
 use tracing::debug;
 
 use crate::{
-    Delivered, Delivery, DeliveryError, Forwarded, Forwards, ReceivedMail, Recipients,
+    Delivered, Delivery, DeliveryEntry, DeliveryError, Forwarded, Forwards, Journal, Outcome, ReceivedMail,
+    Recipients, Target, queued_id,
     recipients::{Destination, Outside, active},
     refusal::Refusal,
-    trace::{Header, RECEIVED_MAX},
+    trace::{self, Header, RECEIVED_MAX},
 };
 
 /// Delivers what is sent to addresses of this server: into accounts, and where an alias leads outside, back into the queue. It is what SMTP does with the
@@ -31,6 +32,20 @@ pub struct LocalDelivery {
     pub clock: Arc<dyn Clock>,
     /// Whether mail beyond an account's quota is refused for good.
     pub quota_is_permanent: bool,
+    /// The name of this server. Fields of forwarded mail that claim to be its `Authentication-Results` are removed: nothing was checked here.
+    pub hostname: String,
+    /// Where what was placed is noted.
+    pub journal: Option<Arc<dyn Journal>>,
+}
+
+/// What is placed.
+struct Placing<'p> {
+    message: &'p Outgoing,
+    /// The recipient.
+    address: &'p str,
+    digest: [u8; 32],
+    received: Timestamp,
+    message_id: Option<String>,
 }
 
 impl LocalDelivery {
@@ -64,39 +79,111 @@ impl LocalDelivery {
             return Err(Refusal::HopLimit);
         }
         let (digest, received) = (digest_of(message), self.clock.now());
-        let mut placed = Vec::new();
-        if !targets.is_empty() {
-            let mut raw = format!("Return-Path: <{}>\r\n", message.sender).into_bytes();
-            let at = raw.len();
-            raw.extend_from_slice(&message.bytes);
-            header.clean(&mut raw, at);
-            let mail = ReceivedMail { raw: Bytes::from(raw), digest, to_junk: false, received };
-            let report = self.delivery.deliver(mail, &targets).await;
-            for (target, result) in targets.iter().zip(report.results) {
-                if let Delivered::New(email) = result.map_err(|error| self.refusal_of(&error))? {
+        let placing = Placing { message, address, digest, received, message_id: message.message_id() };
+        let placed = match targets.is_empty() {
+            true => Vec::new(),
+            false => self.place_in_accounts(&placing, &header, &targets).await?,
+        };
+        // The last, so that an attempt that is repeated has forwarded nothing.
+        if let (Some(outside), Some(forwards)) = (outside, &self.forwards) {
+            if header.was_delivered_to(&outside.alias) {
+                return Err(Refusal::ForwardLoop);
+            }
+            self.forward(&placing, &outside, forwards).await?;
+            self.note(&placing, None, Outcome::Queued);
+        }
+        Ok(placed)
+    }
+
+    async fn place_in_accounts(
+        &self,
+        placing: &Placing<'_>,
+        header: &Header,
+        targets: &[Target],
+    ) -> Result<Vec<(AccountId, RecordId)>, Refusal> {
+        let (message, digest) = (placing.message, placing.digest);
+        let mut raw = format!("Return-Path: <{}>\r\n", message.sender).into_bytes();
+        let at = raw.len();
+        raw.extend_from_slice(&message.bytes);
+        header.clean(&mut raw, at);
+        let mail = ReceivedMail { raw: Bytes::from(raw), digest, to_junk: false, received: placing.received };
+        let report = self.delivery.deliver(mail, targets).await;
+        let (mut placed, mut refusal) = (Vec::new(), None);
+        for (target, result) in targets.iter().zip(report.results) {
+            match result {
+                Ok(Delivered::New(email)) => {
+                    self.note(placing, Some(target), Outcome::Stored(email));
                     placed.push((target.account, email));
                 }
+                Ok(Delivered::Repeated) => {
+                    self.note(placing, Some(target), Outcome::Repeated);
+                    placed.extend(self.report_before(message, &digest, target).await?);
+                }
+                Err(error) => refusal = refusal.or_else(|| Some(self.refusal_of(&error))),
             }
         }
-        // The last, so that an attempt that is repeated has forwarded nothing.
-        let (Some(outside), Some(forwards)) = (outside, &self.forwards) else { return Ok(placed) };
-        if header.was_delivered_to(&outside.alias) {
-            return Err(Refusal::ForwardLoop);
+        match refusal {
+            Some(refusal) => Err(refusal),
+            None => Ok(placed),
         }
+    }
+
+    /// The email of a report that was placed before: the server may have ended before its submission named it.
+    async fn report_before(
+        &self,
+        message: &Outgoing,
+        digest: &[u8; 32],
+        target: &Target,
+    ) -> Result<Option<(AccountId, RecordId)>, Refusal> {
+        if message.source != SourceKind::Report || message.record == RecordId(0) {
+            return Ok(None);
+        }
+        let known = self.delivery.delivered_before(digest, target).await.map_err(|error| {
+            debug!(%error, "an email can't be looked up");
+            Refusal::of_store(error.kind())
+        })?;
+        Ok(known.map(|email| (target.account, email)))
+    }
+
+    async fn forward(
+        &self,
+        placing: &Placing<'_>,
+        outside: &Outside,
+        forwards: &Forwards,
+    ) -> Result<(), Refusal> {
+        let message = placing.message;
         let forwarded = Forwarded {
-            raw: message.bytes.clone(),
-            digest,
+            raw: without_results(&message.bytes, &self.hostname),
+            digest: placing.digest,
             sender: &message.sender,
             is_utf8: message.transmission.is_utf8,
             alias: &outside.alias,
             targets: &outside.addresses,
-            received,
+            received: placing.received,
         };
         forwards.forward(forwarded).await.map_err(|error| {
             debug!(%error, "a message could not be forwarded");
             Refusal::of_store(error.kind())
-        })?;
-        Ok(placed)
+        })
+    }
+
+    fn note(&self, placing: &Placing<'_>, target: Option<&Target>, outcome: Outcome) {
+        let Some(journal) = &self.journal else { return };
+        let message = placing.message;
+        journal.note(DeliveryEntry {
+            time: self.clock.now(),
+            protocol: None,
+            is_tls: false,
+            peer: None,
+            hello: String::new(),
+            sender: message.sender.clone(),
+            recipient: placing.address.to_owned(),
+            account: target.map(|target| (target.account, target.address.to_string())),
+            id: queued_id(&message.key),
+            message_id: placing.message_id.clone(),
+            bytes: message.bytes.len() as u64,
+            outcome,
+        });
     }
 
     fn refusal_of(&self, error: &DeliveryError) -> Refusal {
@@ -127,7 +214,7 @@ impl LocalDelivery {
     }
 
     /// Places a message in the accounts that an address leads to, exactly once for each however often it is repeated, and returns the emails that
-    /// it made.
+    /// it made; of a report about a submission also those that an earlier attempt made.
     pub async fn deliver(
         &self,
         message: &Outgoing,
@@ -142,6 +229,24 @@ impl LocalDelivery {
         };
         (Attempted { reply, is_reported_further: false }, placed)
     }
+}
+
+/// A message without the `Authentication-Results` fields that claim to be of this server (RFC 8601 §5). The version of the method's syntax and a
+/// comment may follow the name; what can't be read is removed, too.
+fn without_results(message: &Bytes, hostname: &str) -> Bytes {
+    let fields = trace::fields_where(message, "Authentication-Results", |value| {
+        let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let end = value.iter().position(|byte| !is_name(byte)).unwrap_or(value.len());
+        let name = value.get(..end).unwrap_or_default();
+        name.is_empty() || name.eq_ignore_ascii_case(hostname.as_bytes())
+    });
+    if fields.is_empty() {
+        return message.clone();
+    }
+    let mut raw = message.to_vec();
+    trace::remove(&mut raw, 0, &fields);
+    Bytes::from(raw)
 }
 
 /// What makes it the same message when an attempt is repeated. An account that two recipients lead to gets it once.

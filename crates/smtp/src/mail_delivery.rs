@@ -8,6 +8,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use restante_blobs::Source;
 use restante_core::{BlobId, Error};
 use restante_mail::{Mail, MailError, StoredMessage};
+use restante_records::RecordId;
 use sha2::{Digest, Sha256};
 
 use crate::{Delivered, Delivery, DeliveryError, ReceivedMail, Report, SmtpConfig, Target};
@@ -67,6 +68,10 @@ impl Delivery for MailDelivery {
         let deliveries: Vec<_> = targets.iter().map(deliver).collect();
         let results = stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await;
         Report { message_id, results }
+    }
+
+    async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error> {
+        self.mail.delivered_before(target.account, &key_of(digest, target)).await
     }
 }
 

@@ -16,7 +16,11 @@ use prometheus_client::{
 use crate::{Protocol, refusal::Refusal};
 
 /// The values of the label `result` of messages.
-const MESSAGE_RESULTS: [&str; 5] = ["stored", "queued", "deferred", "refused", "broken_off"];
+const MESSAGE_RESULTS: [&str; 7] =
+    ["stored", "junk", "quarantined", "queued", "deferred", "refused", "broken_off"];
+/// The values of the label `check` that are there from the beginning.
+const CHECKS: [&str; 8] =
+    ["dmarc", "from", "block_list", "greylist", "reverse", "hello", "filter", "attachment"];
 
 /// What is counted of SMTP and LMTP. Cloning shares the counts.
 #[derive(Clone, Debug)]
@@ -25,6 +29,7 @@ pub struct SmtpMetrics {
     messages: Family<ResultLabels, Counter>,
     recipients: Family<ResultLabels, Counter>,
     limits: Family<LimitLabel, Counter>,
+    refused_by_checks: Family<CheckLabel, Counter>,
     seconds: Family<ProtocolLabel, Histogram, fn() -> Histogram>,
     bytes: Family<ProtocolLabel, Counter>,
     pub(crate) memory_bytes: Gauge,
@@ -44,6 +49,11 @@ struct ResultLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LimitLabel {
     limit: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CheckLabel {
+    check: &'static str,
 }
 
 /// What one address may do so often in a minute.
@@ -74,6 +84,10 @@ impl Limit {
 pub(crate) enum MessageResult {
     /// It is stored for one recipient at least.
     Stored,
+    /// It is stored, and checks put it into Junk.
+    Junk,
+    /// It is kept for the operator.
+    Quarantined,
     /// It is queued to be sent.
     Queued,
     /// The client is to try again.
@@ -99,12 +113,16 @@ impl Default for SmtpMetrics {
             messages: Family::default(),
             recipients: Family::default(),
             limits: Family::default(),
+            refused_by_checks: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             bytes: Family::default(),
             memory_bytes: Gauge::default(),
         };
         for limit in Limit::ALL {
             let _ = metrics.limits.get_or_create(&LimitLabel { limit: limit.as_str() });
+        }
+        for check in CHECKS {
+            let _ = metrics.refused_by_checks.get_or_create(&CheckLabel { check });
         }
         for protocol in Protocol::ALL {
             for result in MESSAGE_RESULTS {
@@ -128,6 +146,8 @@ impl SmtpMetrics {
         registry.register("recipients", what, self.recipients.clone());
         let what = "Clients that reached a limit per minute, by the limit";
         registry.register("limits", what, self.limits.clone());
+        let what = "Recipients and messages that a check has refused, for now or for good, by the check";
+        registry.register("refused_by_checks", what, self.refused_by_checks.clone());
         let what = "Time from the last byte of a message to the reply, by protocol";
         registry.register("message_seconds", what, self.seconds.clone());
         registry.register(
@@ -146,6 +166,8 @@ impl SmtpMetrics {
     pub(crate) fn count_message(&self, protocol: Protocol, result: MessageResult) {
         let result = match result {
             MessageResult::Stored => "stored",
+            MessageResult::Junk => "junk",
+            MessageResult::Quarantined => "quarantined",
             MessageResult::Queued => "queued",
             MessageResult::Deferred => "deferred",
             MessageResult::Refused => "refused",
@@ -167,5 +189,17 @@ impl SmtpMetrics {
     pub(crate) fn count_recipient(&self, protocol: Protocol, refusal: Option<Refusal>) {
         let result = refusal.map_or("accepted", Refusal::as_str);
         self.recipients.get_or_create(&ResultLabels { protocol: protocol.as_str(), result }).inc();
+    }
+
+    /// Counts a recipient that a check has refused.
+    pub(crate) fn count_checked_recipient(&self, protocol: Protocol, check: &'static str) {
+        let labels = ResultLabels { protocol: protocol.as_str(), result: "refused_by_check" };
+        self.recipients.get_or_create(&labels).inc();
+        self.count_check(check);
+    }
+
+    /// Counts a refusal by a check.
+    pub(crate) fn count_check(&self, check: &'static str) {
+        self.refused_by_checks.get_or_create(&CheckLabel { check }).inc();
     }
 }

@@ -138,6 +138,14 @@ pub(crate) fn active(
     Ok(Destination { targets: active, outside })
 }
 
+/// The address of a recipient that was accepted, with its domain.
+pub(crate) async fn address_of_recipient(server: &Server, recipient: &str) -> Result<String, Refusal> {
+    match recipient.contains('@') {
+        true => Ok(recipient.to_owned()),
+        false => Ok(postmaster_address(server).await?.to_string()),
+    }
+}
+
 async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
     resolve(server, &postmaster_address(server).await?).await
 }

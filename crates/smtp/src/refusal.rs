@@ -28,6 +28,8 @@ pub(crate) enum Refusal {
     HopLimit,
     /// A message that this server has forwarded for the same address before.
     ForwardLoop,
+    /// A message that checks put into Junk is not sent to another server.
+    ForwardJunk,
     /// A message without lines can't be sent to another server.
     ForwardBinary,
     /// Mail to a rewritten sender that is no report.
@@ -80,6 +82,11 @@ impl Refusal {
             Self::ForwardLoop => {
                 Reply::new(550, "5.4.6", "the message was forwarded for this address before")
             }
+            Self::ForwardJunk => Reply::new(
+                550,
+                "5.7.1",
+                "the address leads to another server, to which no mail is sent that looks like junk",
+            ),
             Self::ForwardBinary => Reply::new(
                 550,
                 "5.6.1",
@@ -134,6 +141,7 @@ impl Refusal {
             Self::LineTooLong => "line_too_long",
             Self::HopLimit => "hop_limit",
             Self::ForwardLoop => "forward_loop",
+            Self::ForwardJunk => "forward_junk",
             Self::ForwardBinary => "forward_binary",
             Self::ReturnOnly => "return_only",
             Self::NoAuthor | Self::ForeignAuthor => "author",

@@ -24,6 +24,8 @@ pub(crate) struct Trace<'t> {
     pub(crate) hello: &'t str,
     /// Its address; `None` on a Unix socket.
     pub(crate) peer: Option<IpAddr>,
+    /// The name of that address in the DNS, if it leads back to it.
+    pub(crate) peer_name: Option<&'t str>,
     pub(crate) hostname: &'t str,
     pub(crate) with: With,
     pub(crate) id: &'t str,
@@ -66,10 +68,11 @@ impl Trace<'_> {
     /// The fields as they stand before the message. Of a user nothing is said but that one has submitted it: where users are is nobody's business, and
     /// the journal has it.
     pub(crate) fn fields(&self) -> String {
+        let name = self.peer_name.map(|name| format!("{name} ")).unwrap_or_default();
         let client = match self.peer.map(|peer| peer.to_canonical()) {
             None => String::new(),
-            Some(IpAddr::V4(address)) => format!(" ([{address}])"),
-            Some(IpAddr::V6(address)) => format!(" ([IPv6:{address}])"),
+            Some(IpAddr::V4(address)) => format!(" ({name}[{address}])"),
+            Some(IpAddr::V6(address)) => format!(" ({name}[IPv6:{address}])"),
         };
         let recipient =
             self.recipient.map(|recipient| format!("\r\n\tfor <{recipient}>")).unwrap_or_default();
@@ -93,8 +96,8 @@ pub(crate) struct Header {
     pub(crate) is_spam: bool,
     /// The values of `Delivered-To`, [`DELIVERED_TO_MAX`] at most.
     delivered_to: Vec<String>,
-    /// Where `Return-Path` fields are, with their line breaks.
-    return_paths: Vec<Range<usize>>,
+    /// Where fields are that must not be stored, with their line breaks: `Return-Path`, and results of checks that claim to be of this server.
+    removed: Vec<Range<usize>>,
     /// Whether it begins with white space, which would continue the last of our fields.
     begins_folded: bool,
 }
@@ -102,6 +105,11 @@ pub(crate) struct Header {
 impl Header {
     /// Reads the header of a message, each byte once.
     pub(crate) fn read(message: &[u8]) -> Self {
+        Self::read_with(message, |_| false)
+    }
+
+    /// The same, with what says of the value of an `Authentication-Results` field whether it claims to be of this server (RFC 8601 §5).
+    pub(crate) fn read_with(message: &[u8], claims_to_be_ours: impl Fn(&[u8]) -> bool) -> Self {
         let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
         let mut header = Self { begins_folded: message.first().is_some_and(is_blank), ..Self::default() };
         let mut at = 0;
@@ -115,10 +123,14 @@ impl Header {
             if is("Received") {
                 header.received += 1;
             } else if is("Return-Path") {
-                header.return_paths.push(field.clone());
+                header.removed.push(field.clone());
             } else if is("Delivered-To") && header.delivered_to.len() < DELIVERED_TO_MAX {
                 let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii();
                 header.delivered_to.push(String::from_utf8_lossy(value).into_owned());
+            } else if is("Authentication-Results") {
+                if claims_to_be_ours(value.strip_prefix(b":").unwrap_or(value)) {
+                    header.removed.push(field.clone());
+                }
             } else if is("X-Spam-Flag") {
                 let value = value.strip_prefix(b":").unwrap_or(value);
                 header.is_spam |= value.trim_ascii().eq_ignore_ascii_case(b"YES");
@@ -133,13 +145,32 @@ impl Header {
         self.delivered_to.iter().any(|text| text.parse::<EmailAddress>().is_ok_and(|there| there == *address))
     }
 
-    /// Removes what must not be in a stored message, which begins at `at`: foreign `Return-Path` fields.
+    /// Removes what must not be in a stored message, which begins at `at`.
     pub(crate) fn clean(&self, raw: &mut Vec<u8>, at: usize) {
-        remove(raw, at, &self.return_paths);
+        remove(raw, at, &self.removed);
         if self.begins_folded {
             raw.splice(at..at, *b"\r\n"); // it has no header: all of it is the body
         }
     }
+}
+
+/// Where fields of a name stand whose text, from the colon on, is of some kind; with their line breaks.
+pub(crate) fn fields_where(
+    message: &[u8],
+    name: &str,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<Range<usize>> {
+    let message = message.get(..HEADER_BYTES_MAX).unwrap_or(message);
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(field) = field_at(message, at) {
+        at = field.end;
+        let text = message.get(field.clone()).unwrap_or_default();
+        let Some((known, value)) = memchr(b':', text).map(|colon| text.split_at(colon)) else { continue };
+        if known.trim_ascii_end().eq_ignore_ascii_case(name.as_bytes()) && is_wanted(value) {
+            found.push(field);
+        }
+    }
+    found
 }
 
 /// Removes ranges of a message, which begins at `at` in `raw`.
@@ -201,6 +232,7 @@ mod tests {
             sender: "anna@example.net",
             hello: "mail.example.net",
             peer: Some("192.0.2.1".parse().unwrap()),
+            peer_name: None,
             hostname: "mail.example.org",
             with: With { protocol: Protocol::Smtp, is_extended: true, is_tls: true, is_utf8: false },
             id: "abc",
@@ -225,6 +257,29 @@ mod tests {
         );
         let v6 = Trace { peer: Some("2001:db8::1".parse().unwrap()), ..trace() }.fields();
         assert!(v6.contains(" ([IPv6:2001:db8::1])\r\n"));
+        let named = Trace { peer_name: Some("out.example.net"), ..trace() }.fields();
+        assert!(named.contains("from mail.example.net (out.example.net [192.0.2.1])\r\n"), "{named}");
+    }
+
+    #[test]
+    fn chk7_results_that_claim_to_be_ours_are_removed_in_one_pass() {
+        let message = "Authentication-Results: mail.example.org; spf=pass\r\nA: 1\r\n\
+                       authentication-results :\r\n mail.example.org;\r\n\tdkim=pass\r\n\
+                       Authentication-Results: other.example; spf=pass\r\nReturn-Path: <x>\r\n\r\n\
+                       Authentication-Results: mail.example.org\r\n";
+        let ours = |value: &[u8]| value.trim_ascii().starts_with(b"mail.example.org");
+        let cleaned = |header: Header| {
+            let mut raw = format!("T: 1\r\n{message}").into_bytes();
+            header.clean(&mut raw, 6);
+            String::from_utf8(raw).unwrap()
+        };
+        let body = "Authentication-Results: mail.example.org\r\n";
+        assert_eq!(
+            cleaned(Header::read_with(message.as_bytes(), ours)),
+            format!("T: 1\r\nA: 1\r\nAuthentication-Results: other.example; spf=pass\r\n\r\n{body}")
+        );
+        let kept = message.replace("Return-Path: <x>\r\n", "");
+        assert_eq!(cleaned(Header::read(message.as_bytes())), format!("T: 1\r\n{kept}"));
     }
 
     #[test]

@@ -118,6 +118,8 @@ impl Server {
             clock,
             submission: None,
             forwards: None,
+            checks: None,
+            quarantine: None,
             metrics: SmtpMetrics::default(),
             net: Default::default(),
         };

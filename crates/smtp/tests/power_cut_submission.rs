@@ -30,7 +30,7 @@ use tokio::{
     net::TcpStream,
 };
 
-const TEST: &str = "sub6_what_was_acknowledged_is_in_the_queue_after_power_cuts";
+const TEST: &str = "sm13_what_was_acknowledged_is_in_the_queue_after_power_cuts";
 const CLIENTS: u32 = 4;
 const MAILS_OF_CLIENT: u32 = 10;
 const NOW: i64 = 1_800_000_000;
@@ -111,6 +111,8 @@ impl Server {
                 limits,
             }),
             forwards: Some(Forwards { outbox, sender: Arc::new(Same) }),
+            checks: None,
+            quarantine: None,
             metrics: SmtpMetrics::default(),
             net: Default::default(),
         };

@@ -44,9 +44,9 @@ def needs(path):
 
 class Server:
     """A server with accounts, in a folder of its own, that speaks JMAP over TLS, LMTP and SMTP, and takes mail of its users. All mail for
-    others goes to `smarthost`, a port of this machine."""
+    others goes to `smarthost`, a port of this machine. `settings` are lines of tables."""
 
-    def __init__(self, users=(USER,), domains=("example.org",), smarthost=None):
+    def __init__(self, users=(USER,), domains=("example.org",), smarthost=None, settings={}):
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self.temporary.name)
         self.jmap, self.lmtp, self.smtp = free_port(), free_port(), free_port()
@@ -82,6 +82,9 @@ class Server:
             [smtp]
             listen = ["127.0.0.1:{self.smtp}"]
             hostname = "mail.example.org"
+            {settings.get("smtp", "")}
+            [checks]
+            {settings.get("checks", "")}
             [submission]
             listen = ["127.0.0.1:{self.submission}"]
             listen_tls = ["127.0.0.1:{self.submissions}"]
@@ -89,6 +92,7 @@ class Server:
             retry_seconds = [0, 1]
             [delivery.remote]
             smarthost = "{f'127.0.0.1:{smarthost}' if smarthost else ''}"
+            {settings.get("delivery.remote", "")}
         """)
         for domain in domains:
             self.run("domain", "add", domain)

@@ -200,6 +200,7 @@ class SignatureTest(ServerTest):
         server.run("domain", "dkim", "create", "example.org")
         for key in json.loads(server.run("domain", "dkim", "list", "example.org", "--format", "json")):
             server.run("domain", "dkim", "activate", "example.org", key["selector"])
+        server.run("alias", "add", "team@example.org", OTHER)
         for line in server.run("domain", "records", "example.org").splitlines():
             name, _, value = line.partition(" TXT ")
             if "._domainkey." in name and not name.startswith(";"):
@@ -224,6 +225,40 @@ class SignatureTest(ServerTest):
                 self.assertTrue(is_valid, f"{subject}, signature {index}\n{content.decode(errors='replace')}")
             changed = content.replace(b"Subject: ", b"Subject: X", 1)
             self.assertFalse(dkim.DKIM(changed).verify(0, dnsfunc=lambda name, **_: self.keys[name]))
+
+    def test_dkimpy_verifies_the_seal_of_a_forward(self):
+        with smtplib.SMTP("127.0.0.1", self.server.smtp) as smtp:
+            smtp.sendmail("bert@example.net", ["team@example.org"], message("Forwarded").as_bytes())
+        (taken,) = self.sink.find("Forwarded")
+        self.assertEqual(taken.rcpt_tos, [OTHER])
+        result, sets, reason = dkim.arc_verify(taken.content, dnsfunc=lambda name, **_: self.keys[name])
+        self.assertEqual((result, len(sets)), (b"pass", 1), f"{reason}\n{taken.content.decode(errors='replace')}")
+        changed = taken.content.replace(b"Hello!", b"Hallo!")
+        self.assertEqual(dkim.arc_verify(changed, dnsfunc=lambda name, **_: self.keys[name])[0], b"fail")
+
+    def test_opendkim_verifies_both_signatures(self):
+        program = shutil.which("opendkim") or INSTALLED / "debian/usr/sbin/opendkim"
+        if not pathlib.Path(program).exists():
+            self.skipTest("opendkim is not here; tests/interop/run says why")
+        libraries = [INSTALLED / "debian/usr/lib", *(INSTALLED / "debian/usr/lib").glob("*-linux-gnu")]
+        folder = self.server.folder
+        records = [f"{name.decode().rstrip('.')} {text.decode()}\n" for name, text in self.keys.items()]
+        (folder / "keys").write_text("".join(records))
+        (folder / "opendkim.conf").write_text(f"TestPublicKeys {folder}/keys\nMode v\n")
+        with smtplib.SMTP_SSL("localhost", self.server.submissions, context=self.server.trust()) as smtp:
+            smtp.login(USER, PASSWORD)
+            smtp.send_message(draft("For OpenDKIM"), USER, [OTHER])
+        (taken,) = self.sink.find("For OpenDKIM")
+        for changed, result in ((taken.content, "pass"), (taken.content.replace(b"Hello!", b"Hallo!"), "fail")):
+            (folder / "signed").write_bytes(changed)
+            printed = self.program(
+                program, "-x", folder / "opendkim.conf", "-t", folder / "signed", "-vvv",
+                LD_LIBRARY_PATH=":".join(map(str, libraries)),
+            )
+            for algorithm in ("rsa-sha256", "ed25519-sha256"):
+                found = [line for line in printed.splitlines() if f"header.a={algorithm}" in line]
+                self.assertEqual(len(found), 1, printed)
+                self.assertIn(f"dkim={result}", found[0], printed)
 
 
 class PostfixTakesTest(ServerTest):

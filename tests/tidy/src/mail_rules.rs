@@ -8,8 +8,18 @@ const PAGE: &str = "docs/design/mail-rules.md";
 /// The end of a rule that has no test.
 const NOT_BUILT: &str = "*Not built yet.*";
 /// Where the tests are.
-const FOLDERS: [&str; 6] =
-    ["crates/mail-wire", "crates/mail", "crates/smtp", "crates/jmap", "crates/search", "crates/indexer"];
+const FOLDERS: [&str; 10] = [
+    "crates/checks",
+    "crates/delivery",
+    "crates/directory",
+    "crates/indexer",
+    "crates/jmap",
+    "crates/mail",
+    "crates/mail-wire",
+    "crates/restante",
+    "crates/search",
+    "crates/smtp",
+];
 
 /// The rules of the page: the beginning of the names of their tests, and whether they are built.
 fn rules(page: &str) -> Vec<(String, bool)> {

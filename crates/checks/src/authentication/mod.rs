@@ -1,4 +1,20 @@
 //! Whose domain answers for a message: SPF (RFC 7208), DKIM (RFC 6376), ARC (RFC 8617) and DMARC (RFC 7489).
+//!
+//! All names are looked up through [`restante_net::dns::Resolver`], which says for certain that something is not there, or that nothing is known now. A name server that is
+//! slow, away or lies makes an outcome `TempError`, never one by which a message is refused.
+
+mod arc;
+mod authenticator;
+mod claim;
+mod dkim;
+mod dmarc;
+mod message;
+mod names;
+mod results;
+mod spf;
+mod tags;
+
+pub use self::{authenticator::Authenticator, claim::claims_to_be_ours, results::results_field};
 
 /// The outcome of a check, with the words of RFC 8601 §2.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,11 +49,13 @@ pub enum DmarcPolicy {
 /// A DKIM signature of a message and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DkimSignature {
-    /// `d=`.
+    /// `d=`, empty when it can't be read.
     pub domain: String,
-    /// `s=`.
+    /// `s=`, empty when it can't be read.
     pub selector: String,
-    /// Whether it holds.
+    /// The beginning of `b=`, which tells signatures of one domain and selector apart (RFC 6008).
+    pub signature: String,
+    /// Whether it holds. `Neutral` when it can't be verified, or holds for a part of the body alone.
     pub outcome: Outcome,
 }
 
@@ -71,3 +89,51 @@ pub struct Authentication {
     /// That record as it stands in the DNS, for reports.
     pub dmarc_record: Option<String>,
 }
+
+impl Authentication {
+    /// Of a message that was not looked at.
+    pub const UNKNOWN: Self = Self {
+        spf: Outcome::None,
+        spf_domain: String::new(),
+        dkim: Vec::new(),
+        arc: Outcome::None,
+        arc_domain: None,
+        dmarc: Outcome::None,
+        is_spf_aligned: false,
+        is_dkim_aligned: false,
+        policy: DmarcPolicy::None,
+        from: None,
+        from_fields: 0,
+        dmarc_domain: None,
+        dmarc_record: None,
+    };
+}
+
+impl Outcome {
+    /// Its word in `Authentication-Results`, and a label of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::SoftFail => "softfail",
+            Self::Neutral => "neutral",
+            Self::TempError => "temperror",
+            Self::PermError => "permerror",
+        }
+    }
+}
+
+impl DmarcPolicy {
+    /// Its word in records and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Quarantine => "quarantine",
+            Self::Reject => "reject",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

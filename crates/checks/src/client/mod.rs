@@ -1,10 +1,18 @@
 //! What is known of a client by its address: its name in the DNS, block lists, and whether it has sent before.
 
+mod checks;
+mod greylist;
+mod lists;
+mod lookups;
+#[cfg(test)]
+mod tests;
+
 use std::num::{NonZero, NonZeroU64};
 
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
+pub use self::{checks::ClientChecks, greylist::Greylist, lookups::ClientLookups};
 use crate::Action;
 
 /// The name of an address in the DNS (RFC 8601 §2.7.3, `iprev`).
@@ -65,7 +73,7 @@ pub struct GreylistConfig {
     pub delay_seconds: NonZeroU64,
     /// How long a client that has sent again need not wait any more.
     pub remembered_seconds: NonZeroU64,
-    /// Clients that are remembered.
+    /// Clients that are remembered, and first attempts of others: so many of each. The oldest are forgotten.
     pub entries_max: NonZero<usize>,
 }
 

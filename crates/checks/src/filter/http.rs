@@ -76,7 +76,8 @@ impl HttpClient {
         let host = HeaderValue::from_str(&self.url.authority());
         let host = host.map_err(|error| Error::invalid(format!("the filter's address: {error}")))?;
         let request = Request::post(path).body(Full::new(body));
-        let mut request = request.map_err(|error| Error::internal(format!("a request to the filter: {error}")))?;
+        let mut request =
+            request.map_err(|error| Error::internal(format!("a request to the filter: {error}")))?;
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(HOST, host);
         Ok(request)
@@ -89,7 +90,8 @@ impl HttpClient {
     ) -> Result<Answer, Error> {
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| Error::unavailable(format!("the filter's answer: {error}")))?.to_bytes();
+        let body =
+            body.map_err(|error| Error::unavailable(format!("the filter's answer: {error}")))?.to_bytes();
         if !sender.is_closed() {
             self.kept.lock().push(sender); // No more than there are permits, as each request takes one if there is one.
         }

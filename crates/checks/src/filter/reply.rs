@@ -39,7 +39,13 @@ pub(super) fn read(body: &[u8]) -> Result<FilterVerdict, Error> {
     })?;
     let text = reply.messages.get("smtp_message").and_then(Value::as_str);
     let text = text.map(|text| printable(text, TEXT_BYTES_MAX)).filter(|text| !text.is_empty());
-    Ok(FilterVerdict { action, score: reply.score, required: reply.required_score, symbols: heaviest(&reply.symbols), text })
+    Ok(FilterVerdict {
+        action,
+        score: reply.score,
+        required: reply.required_score,
+        symbols: heaviest(&reply.symbols),
+        text,
+    })
 }
 
 /// rspamd's names of actions. `greylist` is no advice for this server: where rspamd greylists by itself, it answers `soft reject`.

@@ -47,7 +47,9 @@ impl Rspamd {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("checks.{setting}: {advice}")));
         }
-        let client = |url: &str| FilterUrl::parse_if_any(url).map_err(Error::invalid).map(|url| url.map(HttpClient::new));
+        let client = |url: &str| {
+            FilterUrl::parse_if_any(url).map_err(Error::invalid).map(|url| url.map(HttpClient::new))
+        };
         let (judge, learn) = (client(&config.url)?, client(&config.learn_url)?);
         if judge.is_none() && learn.is_none() {
             return Ok(None);
@@ -66,7 +68,13 @@ impl Rspamd {
         self.learn.is_some()
     }
 
-    async fn post(&self, client: &HttpClient, path: &str, headers: &HeaderMap, raw: Bytes) -> Result<Answer, Error> {
+    async fn post(
+        &self,
+        client: &HttpClient,
+        path: &str,
+        headers: &HeaderMap,
+        raw: Bytes,
+    ) -> Result<Answer, Error> {
         let limit = Duration::from_millis(self.config.timeout_ms.get());
         match timeout(limit, client.post(path, headers, raw)).await {
             Ok(answer) => answer,
@@ -82,7 +90,8 @@ impl Filter for Rspamd {
     }
 
     async fn judge(&self, envelope: Envelope<'_>, raw: Bytes) -> Result<FilterVerdict, Error> {
-        let client = self.judge.as_ref().ok_or_else(|| Error::unavailable("no filter is set that judges messages"))?;
+        let client =
+            self.judge.as_ref().ok_or_else(|| Error::unavailable("no filter is set that judges messages"))?;
         let answer = self.post(client, "/checkv2", &headers(envelope), raw).await?;
         if answer.status != StatusCode::OK {
             return Err(Error::unavailable(format!("the filter answers {}", answer.status.as_u16())));
@@ -144,13 +153,16 @@ fn password(config: &FilterConfig) -> Result<Option<HeaderValue>, Error> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }
-    let text = fs::read(file).map_err(|error| Error::io("read the password of the filter in", file.display(), error))?;
+    let text = fs::read(file)
+        .map_err(|error| Error::io("read the password of the filter in", file.display(), error))?;
     let password = text.trim_ascii();
     let value = HeaderValue::from_bytes(password).ok();
     let value = value.filter(|_| !password.is_empty() && password.len() <= PASSWORD_BYTES_MAX);
     let mut value = value.ok_or_else(|| {
         let file = file.display();
-        Error::invalid(format!("the password of the filter in {file} has 1 to {PASSWORD_BYTES_MAX} bytes in one line"))
+        Error::invalid(format!(
+            "the password of the filter in {file} has 1 to {PASSWORD_BYTES_MAX} bytes in one line"
+        ))
     })?;
     value.set_sensitive(true);
     Ok(Some(value))

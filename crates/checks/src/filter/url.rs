@@ -23,7 +23,8 @@ impl FilterUrl {
         if uri.scheme_str() != Some("http") {
             return Err("it begins with http://: rspamd's workers speak no other protocol".to_owned());
         }
-        let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
+        let host = uri.host().filter(|host| !host.is_empty());
+        let (Some(host), Some(port)) = (host, uri.port_u16()) else {
             return Err("name a host and a port, as http://127.0.0.1:11333".to_owned());
         };
         let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
@@ -32,14 +33,21 @@ impl FilterUrl {
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.parse::<IpAddr>().is_ok_and(is_public) {
-            return Err("use an address of this machine or of a private network: mail goes there unencrypted".to_owned());
+            return Err(
+                "use an address of this machine or of a private network: mail goes there unencrypted"
+                    .to_owned(),
+            );
         }
         Ok(Self { host, port })
     }
 
     /// `HOST:PORT`, as the `Host` header has it.
     pub(super) fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A `DKIM-Signature` field.
+//! A `DKIM-Signature` field, and what it shares with an `ARC-Message-Signature`.
 
 use std::fmt::Write;
 
@@ -37,7 +37,8 @@ const SIGNED: [&str; 25] = [
     "Autocrypt",
 ];
 /// How many fields of one name are signed at most: the last ones. A message has no reason for more.
-const SAME_NAME_MAX: usize = 8;
+pub(super) const SAME_NAME_MAX: usize = 8;
+const OWN_NAME: &str = "DKIM-Signature";
 /// Where lines are folded (RFC 5322 §2.1.1).
 const LINE_BYTES: usize = 76;
 
@@ -61,7 +62,7 @@ pub(super) fn signed_names(header: &Header<'_>) -> Vec<&'static str> {
 }
 
 /// What is signed (RFC 6376 §3.7): the fields that are named, of equal names the last first, and the signature's own field, whose `b=` is empty.
-pub(super) fn signed_data(header: &Header<'_>, names: &[&str], own_value: &str) -> Vec<u8> {
+pub(super) fn signed_data(header: &Header<'_>, names: &[&str], own_name: &str, own_value: &str) -> Vec<u8> {
     let fields: Vec<Field<'_>> = header.fields().collect();
     let mut data = Vec::with_capacity(1_024);
     for (at, name) in names.iter().enumerate() {
@@ -72,7 +73,7 @@ pub(super) fn signed_data(header: &Header<'_>, names: &[&str], own_value: &str) 
             data.extend_from_slice(b"\r\n");
         }
     }
-    canonical::field("DKIM-Signature", own_value.as_bytes(), &mut data);
+    canonical::field(own_name, own_value.as_bytes(), &mut data);
     data
 }
 
@@ -85,10 +86,15 @@ pub(super) fn sign(
     now: i64,
 ) -> Result<Vec<u8>, Error> {
     let names = signed_names(header);
-    let value = unsigned_value(key, domain, &names, body_hash, now);
-    let signature = key.pair.sign(&signed_data(header, &names, &value))?;
+    let value = unsigned_value("v=1", key, domain, &names, body_hash, now);
+    let signature = key.pair.sign(&signed_data(header, &names, OWN_NAME, &value))?;
+    Ok(with_signature(OWN_NAME, &value, &signature))
+}
+
+/// A field whose value ends with an empty `b=`, with its signature and CRLF.
+pub(super) fn with_signature(name: &str, value: &str, signature: &[u8]) -> Vec<u8> {
     let signature = base64_simd::STANDARD.encode_to_string(signature);
-    let mut field = format!("DKIM-Signature:{value}").into_bytes();
+    let mut field = format!("{name}:{value}").into_bytes();
     // White space in b= is ignored (RFC 6376 §3.5).
     let first = LINE_BYTES - "\tb=".len();
     let (start, mut rest) = signature.as_bytes().split_at(first.min(signature.len()));
@@ -100,18 +106,25 @@ pub(super) fn sign(
         rest = behind;
     }
     field.extend_from_slice(b"\r\n");
-    Ok(field)
+    field
 }
 
-/// The field's value up to an empty `b=`. There is no `l=`: it would let others add to the body (RFC 6376 §8.2).
-fn unsigned_value(key: &SigningKey, domain: &str, names: &[&str], body_hash: &[u8], now: i64) -> String {
+/// The field's value from its first tag up to an empty `b=`. There is no `l=`: it would let others add to the body (RFC 6376 §8.2).
+pub(super) fn unsigned_value(
+    first_tag: &str,
+    key: &SigningKey,
+    domain: &str,
+    names: &[&str],
+    body_hash: &[u8],
+    now: i64,
+) -> String {
     let mut value = String::with_capacity(512);
     let (algorithm, selector) = (key.pair.algorithm().name(), &key.selector);
     let hash = base64_simd::STANDARD.encode_to_string(body_hash);
     // Writing to a string does not fail.
     let _ = write!(
         value,
-        " v=1; a={algorithm}; c=relaxed/relaxed; t={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t"
+        " {first_tag}; a={algorithm}; c=relaxed/relaxed;\r\n\tt={now};\r\n\td={domain};\r\n\ts={selector};\r\n\t"
     );
     let mut line_bytes = 1;
     for (at, name) in names.iter().enumerate() {

@@ -13,7 +13,7 @@ use restante_records::Revision;
 use tokio::sync::Semaphore;
 
 use super::{
-    canonical,
+    arc, canonical,
     keys::DkimKeys,
     signature::{self, SigningKey},
 };
@@ -22,9 +22,11 @@ use crate::{Outgoing, Signer};
 /// The most domains whose keys are remembered; an RSA key takes about 5 KiB.
 const DOMAINS_MAX: usize = 1_024;
 
-/// Signs messages by the domain of their `From` field, with the active keys of that domain.
+/// Signs messages by the domain of their `From` field, with the active keys of that domain; and seals forwarded ones by the domain of the alias.
 pub struct DomainSigner {
     keys: DkimKeys,
+    /// The name of this server in `Authentication-Results`; none when nothing is sealed.
+    hostname: Option<String>,
     remembered: Mutex<HashMap<Domain, Remembered>>,
     /// One permit for each processor: a message of 50 MB takes 100 ms, and RSA a millisecond.
     cores: Arc<Semaphore>,
@@ -41,7 +43,12 @@ impl DomainSigner {
     /// A signer with these keys.
     pub fn new(keys: DkimKeys) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { keys, remembered: Mutex::default(), cores: Arc::new(Semaphore::new(cores)) }
+        Self { keys, hostname: None, remembered: Mutex::default(), cores: Arc::new(Semaphore::new(cores)) }
+    }
+
+    /// The same with ARC sets on forwarded mail (RFC 8617), which repeat the `Authentication-Results` field of the server with this name.
+    pub fn sealing(self, hostname: &str) -> Self {
+        Self { hostname: Some(hostname.to_owned()), ..self }
     }
 
     /// The active keys of a domain. A key that another server has changed is noticed by the state of its kind.
@@ -74,11 +81,14 @@ impl DomainSigner {
 #[async_trait]
 impl Signer for DomainSigner {
     async fn sign(&self, message: &Outgoing) -> Result<Vec<u8>, Error> {
-        // What others have sent is not ours to sign, whatever its From field says.
-        if message.source == SourceKind::Forward {
-            return Ok(Vec::new());
-        }
-        let Some(domain) = author_domain(&message.bytes) else { return Ok(Vec::new()) };
+        // What others have sent is not ours to sign, whatever its From field says: it is sealed.
+        let sealed_as = self.hostname.clone().filter(|_| message.source == SourceKind::Forward);
+        let domain = match (message.source, &sealed_as) {
+            (SourceKind::Forward, None) => None,
+            (SourceKind::Forward, Some(_)) => arc::alias_domain(&message.bytes),
+            _ => author_domain(&message.bytes),
+        };
+        let Some(domain) = domain else { return Ok(Vec::new()) };
         let keys = self.active(&domain).await?;
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -86,7 +96,11 @@ impl Signer for DomainSigner {
         let (bytes, now) = (message.bytes.clone(), self.keys.now().seconds());
         let closed = |_| Error::internal("signing has ended");
         let _permit = self.cores.acquire().await.map_err(closed)?;
-        let signed = tokio::task::spawn_blocking(move || sign_with(&keys, &domain, &bytes, now)).await;
+        let signed = tokio::task::spawn_blocking(move || match sealed_as {
+            Some(hostname) => seal_with(&keys, &domain, &hostname, &bytes, now),
+            None => sign_with(&keys, &domain, &bytes, now),
+        });
+        let signed = signed.await;
         signed.map_err(|_| Error::internal("a task that signs has ended early"))?
     }
 }
@@ -101,6 +115,22 @@ fn sign_with(keys: &[SigningKey], domain: &Domain, message: &Bytes, now: i64) ->
         fields.extend(signature::sign(key, domain.as_str(), &header, hash.as_ref(), now)?);
     }
     Ok(fields)
+}
+
+/// The ARC set of a message, by one key: RSA, which all servers verify, if there is one.
+fn seal_with(
+    keys: &[SigningKey],
+    domain: &Domain,
+    hostname: &str,
+    message: &Bytes,
+    now: i64,
+) -> Result<Vec<u8>, Error> {
+    let Some(key) = keys.first() else { return Ok(Vec::new()) };
+    let header = Header::parse(message);
+    let body = message.get(header.bytes()..).unwrap_or_default();
+    let hash = canonical::body_hash(body);
+    let sealer = arc::Sealer { key, domain: domain.as_str(), hostname, now };
+    sealer.set(&header, hash.as_ref())
 }
 
 /// The domain of the one `From` field. None if there are several fields or domains: which of them is shown to the reader is not known.

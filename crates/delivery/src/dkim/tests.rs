@@ -16,6 +16,8 @@ use restante_mail::queue::SourceKind;
 use restante_mail_wire::header::Header;
 use restante_records::{Config, EngineUrl, Opened, RecordId, Schema, open};
 
+mod arc;
+
 use super::{
     canonical::{self, without_signature},
     keys::Operation,
@@ -79,6 +81,17 @@ fn verify(
     key: &[u8],
     algorithm: &'static dyn VerificationAlgorithm,
 ) -> Result<(), String> {
+    verify_field("DKIM-Signature", value, message, key, algorithm)
+}
+
+/// The same of a field with another name.
+fn verify_field(
+    own_name: &str,
+    value: &str,
+    message: &str,
+    key: &[u8],
+    algorithm: &'static dyn VerificationAlgorithm,
+) -> Result<(), String> {
     let header = Header::parse(message.as_bytes());
     let body = &message.as_bytes()[header.bytes()..];
     if canonical::body_hash(body).as_ref() != decode(&tag(value, "bh")) {
@@ -86,7 +99,7 @@ fn verify(
     }
     let names = tag(value, "h");
     let names: Vec<&str> = names.split(':').map(str::trim).collect();
-    let data = signed_data(&header, &names, &without_signature(value));
+    let data = signed_data(&header, &names, own_name, &without_signature(value));
     let data = match tag(value, "a").starts_with("ed25519") {
         true => digest(&SHA256, &data).as_ref().to_vec(),
         false => data,
@@ -381,7 +394,7 @@ fn dk6_the_vectors_of_rfc_8463_verify_and_ed25519_signs_them_the_same() {
     verify(&values[1], SIGNED, &decode(RSA_PUBLIC), rsa).unwrap();
     let names = tag(&values[0], "h");
     let names: Vec<&str> = names.split(':').map(str::trim).collect();
-    let data = signed_data(&header, &names, &without_signature(&values[0]));
+    let data = signed_data(&header, &names, "DKIM-Signature", &without_signature(&values[0]));
     assert_eq!(Pair::Ed25519(secret).sign(&data).unwrap(), decode(&tag(&values[0], "b")));
 }
 

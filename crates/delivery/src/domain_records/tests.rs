@@ -94,7 +94,7 @@ fn dns1_the_records_of_a_domain_are_lines_of_a_zone_file() {
 }
 
 #[tokio::test]
-async fn dns2_right_missing_and_other_records_are_told_apart() {
+async fn dns2_right_missing_and_other_records_are_distinguished() {
     let all = check(&facts(), &right()).await;
     assert!(all.iter().all(|finding| finding.status == Status::Ok), "{all:#?}");
     let advised: Vec<&str> =

@@ -4,13 +4,13 @@ mod encode;
 mod fields;
 mod lines;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use restante_blobs::Blobs;
 use restante_core::{BlobId, Error, ErrorKind};
-use restante_mail::queue::{QueuedMessage, Reply, SourceKind, Transmission};
+use restante_mail::queue::{self, QueuedMessage, Reply, SourceKind, Transmission};
 
 pub use encode::to_seven_bit;
 pub(crate) use fields::header_bytes;
@@ -21,6 +21,9 @@ use crate::{Outgoing, PrepareError, Preparing};
 
 /// Messages up to this length are prepared on the thread of their caller: in less than half a millisecond.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// How much is read of a message whose header alone is of interest.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
 
 /// How a message may be transmitted.
 pub fn sniff(message: &[u8]) -> Transmission {
@@ -63,8 +66,9 @@ impl BlobPreparing {
         Self { blobs }
     }
 
-    async fn read(&self, id: BlobId, size: u64) -> Result<Bytes, Error> {
-        let mut source = self.blobs.read(id, 0..u64::MAX).await?;
+    /// Bytes of a blob, about so many. The range may end behind the end of the blob.
+    async fn read(&self, id: BlobId, range: Range<u64>, size: u64) -> Result<Bytes, Error> {
+        let mut source = self.blobs.read(id, range).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).min(1 << 20));
         while let Some(chunk) = source.next().await? {
             bytes.extend_from_slice(&chunk);
@@ -76,7 +80,7 @@ impl BlobPreparing {
 #[async_trait]
 impl Preparing for BlobPreparing {
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
-        let stored = match self.read(message.blob, message.size).await {
+        let stored = match self.read(message.blob, 0..u64::MAX, message.size).await {
             Ok(stored) => stored,
             Err(error) => {
                 let is_broken = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt);
@@ -111,6 +115,11 @@ impl Preparing for BlobPreparing {
             record: message.source.record,
             key: message.source.key,
         })
+    }
+
+    async fn message_id(&self, message: &QueuedMessage) -> Option<String> {
+        let begin = self.read(message.blob, 0..HEADER_BYTES_MAX, HEADER_BYTES_MAX).await.ok()?;
+        queue::message_id(&begin)
     }
 }
 

@@ -7,7 +7,7 @@ use restante_mail::queue::{Claimed, Ending, Outcome, Reply, SourceKind};
 use tracing::{debug, warn};
 
 use super::{
-    Shared, reports,
+    Shared, notes, reports,
     worker::{RETURN_SECONDS, count},
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(super) struct Attempt<'a> {
 }
 
 /// A recipient, and what became of it.
-pub(super) struct Fate<'a> {
+pub(super) struct Decision<'a> {
     pub(super) claim: &'a Claimed,
     pub(super) reply: Reply,
     pub(super) end: End,
@@ -100,8 +100,8 @@ impl Attempt<'_> {
                 let attempted = vec![attempted; self.recipients.len()];
                 self.outcomes(attempted, None, false).await
             }
-            Ok(Err(PrepareError::Broken(error))) => self.all_faulted(&error.to_string()),
-            Err(_) => self.all_faulted("sending it panicked: see the log"),
+            Ok(Err(PrepareError::Broken(error))) => self.all_faulted(&error.to_string(), via).await,
+            Err(_) => self.all_faulted("sending it panicked: see the log", via).await,
         }
     }
 
@@ -163,16 +163,18 @@ impl Attempt<'_> {
         is_local: bool,
     ) -> Vec<Outcome> {
         let now = self.shared.parts.queue.now();
-        let mut fates = Vec::with_capacity(self.recipients.len());
+        let mut decisions = Vec::with_capacity(self.recipients.len());
         for (claim, attempted) in self.recipients.iter().zip(attempted) {
-            let fate = self.fate(claim, attempted, now);
-            self.report(&fate, is_local).await;
-            fates.push(fate);
+            let decision = self.decide(claim, attempted, now);
+            self.report(&decision, is_local).await;
+            decisions.push(decision);
         }
+        let notes = notes::Notes::begin(self.shared, self.recipients, outgoing, is_local).await;
+        notes.decided(&decisions);
         // Reports repeat the message, so it is prepared for them alone if need be; one that can't be is reported without it.
         let prepared = match outgoing {
             Some(_) => None,
-            None if fates.iter().any(|fate| fate.is_reported) => {
+            None if decisions.iter().any(|decision| decision.is_reported) => {
                 AssertUnwindSafe(self.prepare()).catch_unwind().await.ok().and_then(Result::ok)
             }
             None => None,
@@ -181,54 +183,60 @@ impl Attempt<'_> {
         let mut outcomes = Vec::new();
         let kinds = [NoticeKind::Delivered { is_local }, NoticeKind::Failed, NoticeKind::Delayed];
         for kind in kinds {
-            let of_kind = |fate: &&Fate<'_>| reports::kind_of(fate.end, is_local) == kind;
-            let fates: Vec<&Fate<'_>> = fates.iter().filter(of_kind).collect();
-            if fates.is_empty() {
+            let of_kind = |decision: &&Decision<'_>| reports::kind_of(decision.end, is_local) == kind;
+            let decisions: Vec<&Decision<'_>> = decisions.iter().filter(of_kind).collect();
+            if decisions.is_empty() {
                 continue;
             }
-            let notice = reports::notice(self.shared, kind, &fates, original, now).await;
-            outcomes.push(reports::outcome(&fates, notice, now));
+            let notice = reports::notice(self.shared, kind, &decisions, original, now).await;
+            if let Ok(Some(report)) = &notice {
+                notes.reported(&decisions, kind, report);
+            }
+            outcomes.push(reports::outcome(&decisions, notice, now));
         }
         outcomes
     }
 
-    fn fate<'b>(&self, claim: &'b Claimed, attempted: Attempted, now: u64) -> Fate<'b> {
+    fn decide<'b>(&self, claim: &'b Claimed, attempted: Attempted, now: u64) -> Decision<'b> {
         let recipient = &claim.recipient;
         let (reply, notify) = (attempted.reply, recipient.recipient.notify);
-        let (result, fate) = if reply.is_success() {
+        let (result, decision) = if reply.is_success() {
             let waited = now.saturating_sub(recipient.first_due);
             self.shared.parts.metrics.queued_seconds.observe(waited as f64);
             let is_reported = notify.on_success && !attempted.is_reported_further;
-            (AttemptResult::Delivered, Fate { claim, reply, end: End::Delivered, is_reported })
+            (AttemptResult::Delivered, Decision { claim, reply, end: End::Delivered, is_reported })
         } else if reply.is_permanent() {
-            (AttemptResult::Failed, Fate { claim, reply, end: End::Failed, is_reported: notify.on_failure })
+            (
+                AttemptResult::Failed,
+                Decision { claim, reply, end: End::Failed, is_reported: notify.on_failure },
+            )
         } else {
             match schedule::next(&self.shared.config, recipient, &reply, now) {
                 Next::Retry { due, is_delay_due } => {
                     let is_reported = is_delay_due && notify.on_delay;
                     (
                         AttemptResult::Postponed,
-                        Fate { claim, reply, end: End::Postponed { due }, is_reported },
+                        Decision { claim, reply, end: End::Postponed { due }, is_reported },
                     )
                 }
                 Next::Expired(reply) => {
                     let is_reported = notify.on_failure;
-                    (AttemptResult::Expired, Fate { claim, reply, end: End::Expired, is_reported })
+                    (AttemptResult::Expired, Decision { claim, reply, end: End::Expired, is_reported })
                 }
             }
         };
         self.shared.parts.metrics.count(result);
-        fate
+        decision
     }
 
     /// Brings the submission of JMAP up to date.
-    async fn report(&self, fate: &Fate<'_>, is_local: bool) {
-        let source = &fate.claim.recipient.message.source;
+    async fn report(&self, decision: &Decision<'_>, is_local: bool) {
+        let source = &decision.claim.recipient.message.source;
         let (SourceKind::Submission, Some(account)) = (source.kind, source.account) else { return };
-        let address = &fate.claim.recipient.recipient.address;
+        let address = &decision.claim.recipient.recipient.address;
         for tries in 1..=REPORT_TRIES_MAX {
             let submissions = &self.shared.parts.submissions;
-            match submissions.report(account, source.record, address, &fate.reply, is_local).await {
+            match submissions.report(account, source.record, address, &decision.reply, is_local).await {
                 Ok(()) => return,
                 Err(error) => warn!(%error, tries, "the delivery status of a submission can't be noted"),
             }
@@ -251,8 +259,10 @@ impl Attempt<'_> {
         self.all(|_| Ending::Dropped)
     }
 
-    fn all_faulted(&self, why: &str) -> Vec<Outcome> {
+    async fn all_faulted(&self, why: &str, via: &Via) -> Vec<Outcome> {
         warn!(why, "a queued message can't be sent");
+        let notes = notes::Notes::begin(self.shared, self.recipients, None, matches!(via, Via::Local)).await;
+        notes.faulted(why);
         count(self.shared, AttemptResult::Faulted, self.recipients.len());
         let now = self.shared.parts.queue.now();
         let faults_max = self.shared.config.faults_max.get();

@@ -3,6 +3,7 @@
 mod attempt;
 mod board;
 mod health;
+mod notes;
 mod reports;
 mod worker;
 
@@ -21,7 +22,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{DeliveryConfig, Local, Notices, Preparing, Remote, SenderMetrics, Submissions};
+use crate::{DeliveryConfig, Local, Notices, OutcomeLog, Preparing, Remote, SenderMetrics, Submissions};
 use board::Board;
 pub use health::SenderHealth;
 use worker::Worker;
@@ -58,6 +59,8 @@ pub struct SenderParts {
     pub preparing: Arc<dyn Preparing>,
     /// Writes reports.
     pub notices: Arc<dyn Notices>,
+    /// Where operators find what became of mail.
+    pub outcomes: Option<Arc<dyn OutcomeLog>>,
     /// What is counted.
     pub metrics: SenderMetrics,
 }

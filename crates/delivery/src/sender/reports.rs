@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::{
     Shared,
-    attempt::{End, Fate},
+    attempt::{Decision, End},
 };
 use crate::{NoticeAbout, NoticeKind, NoticeRecipient, Outgoing, metrics::NOTICE_KINDS, schedule};
 
@@ -33,18 +33,19 @@ pub(super) fn kind_of(end: End, is_local: bool) -> NoticeKind {
 pub(super) async fn notice(
     shared: &Shared,
     kind: NoticeKind,
-    fates: &[&Fate<'_>],
+    decisions: &[&Decision<'_>],
     original: Option<&Outgoing>,
     now: u64,
 ) -> Result<Option<NewMessage>, Error> {
-    let reported: Vec<&Fate<'_>> = fates.iter().filter(|fate| fate.is_reported).copied().collect();
+    let reported: Vec<&Decision<'_>> =
+        decisions.iter().filter(|decision| decision.is_reported).copied().collect();
     let Some(first) = reported.first() else { return Ok(None) };
     let message = &first.claim.recipient.message;
     // RFC 5321 §6.1: no report about a message without a sender, which may be a report itself.
     if message.sender.is_empty() {
         return Ok(None);
     }
-    let recipients = reported.iter().map(|fate| about(shared, kind, fate, now)).collect();
+    let recipients = reported.iter().map(|decision| about(shared, kind, decision, now)).collect();
     let about = NoticeAbout {
         kind,
         sender: message.sender.clone(),
@@ -84,13 +85,13 @@ pub(super) async fn notice(
     }))
 }
 
-fn about(shared: &Shared, kind: NoticeKind, fate: &Fate<'_>, now: u64) -> NoticeRecipient {
-    let recipient = &fate.claim.recipient;
+fn about(shared: &Shared, kind: NoticeKind, decision: &Decision<'_>, now: u64) -> NoticeRecipient {
+    let recipient = &decision.claim.recipient;
     let until = schedule::expires(&shared.config, recipient);
     NoticeRecipient {
         address: recipient.recipient.address.clone(),
         original: recipient.recipient.original.clone(),
-        reply: fate.reply.clone(),
+        reply: decision.reply.clone(),
         attempts: recipient.attempts,
         last_attempt: now,
         will_retry_until: (kind == NoticeKind::Delayed).then_some(until),
@@ -98,13 +99,13 @@ fn about(shared: &Shared, kind: NoticeKind, fate: &Fate<'_>, now: u64) -> Notice
 }
 
 /// Names a report: by the message, the kind, and the recipients.
-fn key(label: &str, message: &QueuedMessage, fates: &[&Fate<'_>]) -> [u8; 32] {
+fn key(label: &str, message: &QueuedMessage, decisions: &[&Decision<'_>]) -> [u8; 32] {
     let mut hash = Context::new(&SHA256);
     hash.update(b"report\0");
     hash.update(label.as_bytes());
     hash.update(&message.source.key);
-    for fate in fates {
-        let id = fate.claim.recipient.id;
+    for decision in decisions {
+        let id = decision.claim.recipient.id;
         hash.update(&id.account.0.to_be_bytes());
         hash.update(&id.record.0.to_be_bytes());
     }
@@ -116,9 +117,13 @@ fn key(label: &str, message: &QueuedMessage, fates: &[&Fate<'_>]) -> [u8; 32] {
     key
 }
 
-/// What is noted of recipients with one fate. When their report could not be stored, a failure is found out again later, so that its
+/// What is noted of recipients with one decision. When their report could not be stored, a failure is found out again later, so that its
 /// sender hears of it; a delivery is noted without its report, so that the mail is not sent twice.
-pub(super) fn outcome(fates: &[&Fate<'_>], notice: Result<Option<NewMessage>, Error>, now: u64) -> Outcome {
+pub(super) fn outcome(
+    decisions: &[&Decision<'_>],
+    notice: Result<Option<NewMessage>, Error>,
+    now: u64,
+) -> Outcome {
     let (notice, is_stored) = match notice {
         Ok(notice) => (notice, true),
         Err(error) => {
@@ -126,20 +131,21 @@ pub(super) fn outcome(fates: &[&Fate<'_>], notice: Result<Option<NewMessage>, Er
             (None, false)
         }
     };
-    let endings = fates.iter().map(|fate| {
-        let ending = match fate.end {
+    let endings = decisions.iter().map(|decision| {
+        let ending = match decision.end {
             End::Delivered => Ending::Delivered,
-            End::Failed | End::Expired if fate.is_reported && !is_stored => {
+            End::Failed | End::Expired if decision.is_reported && !is_stored => {
                 Ending::Returned { due: now.saturating_add(AGAIN_SECONDS) }
             }
             End::Failed | End::Expired => Ending::Dropped,
             End::Postponed { due } => Ending::Postponed {
                 due,
-                reply: fate.reply.clone(),
-                is_delay_reported: fate.claim.recipient.is_delay_reported || (fate.is_reported && is_stored),
+                reply: decision.reply.clone(),
+                is_delay_reported: decision.claim.recipient.is_delay_reported
+                    || (decision.is_reported && is_stored),
             },
         };
-        (fate.claim.lease, ending)
+        (decision.claim.lease, ending)
     });
     Outcome { endings: endings.collect(), notice }
 }

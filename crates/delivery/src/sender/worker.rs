@@ -32,13 +32,13 @@ pub(super) struct Worker {
 }
 
 /// Recipients that a worker took. Whatever becomes of the worker, they are let go.
-struct Taken<'a> {
+struct ClaimedIds<'a> {
     shared: &'a Shared,
     ids: Vec<QueuedId>,
     is_noted: bool,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ClaimedIds<'_> {
     fn drop(&mut self) {
         self.shared.board.lock().done(&self.ids, self.is_noted);
     }
@@ -66,7 +66,7 @@ impl Worker {
             if ids.is_empty() {
                 break;
             }
-            let mut taken = Taken { shared: &shared, ids, is_noted: false };
+            let mut taken = ClaimedIds { shared: &shared, ids, is_noted: false };
             match self.try_recipients(&taken.ids, &mut transactions).await {
                 Ok(()) => taken.is_noted = true,
                 Err(error) => {

@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 use restante_blobs::{Blobs, Put, Source as BlobSource};
 use restante_core::{BlobId, Clock, Error, Timestamp};
 use restante_delivery::{
-    Attempted, Connection, DeliveryConfig, Local, NoticeAbout, Notices, Outgoing, PrepareError, Preparing,
-    Recipient, Remote, Sender, SenderHealth, SenderMetrics, SenderParts, Submissions,
+    Attempted, Connection, DeliveryConfig, Local, NotedOutcome, NoticeAbout, Notices, OutcomeLog, Outgoing,
+    PrepareError, Preparing, Recipient, RecipientOutcome, Remote, Sender, SenderHealth, SenderMetrics,
+    SenderParts, Submissions,
 };
 use restante_mail::queue::{
     NewMessage, NewRecipient, Notify, Queue, QueuedId, QueuedMessage, Reply, Source, SourceKind, Transmission,
@@ -86,6 +87,8 @@ pub(crate) struct Log {
     pub(crate) sent: Mutex<Vec<Sent>>,
     pub(crate) local: Mutex<Vec<Sent>>,
     pub(crate) notices: Mutex<Vec<NoticeAbout>>,
+    /// What operators read: the recipient, and what became of it.
+    pub(crate) noted: Mutex<Vec<String>>,
     pub(crate) canceled: Mutex<BTreeSet<u64>>,
     pub(crate) released: Mutex<Vec<u64>>,
     pub(crate) reports: Mutex<Vec<(u64, String, u16, bool)>>,
@@ -155,6 +158,7 @@ impl World {
             submissions: double(),
             preparing: double(),
             notices: double(),
+            outcomes: Some(double()),
             metrics: SenderMetrics::default(),
         };
         let sender = Sender::new(parts, self.config.clone());
@@ -346,7 +350,7 @@ impl Preparing for Double {
         }
         assert!(!self.log.panicking.lock().contains(&key), "a test that panics");
         Ok(Outgoing {
-            bytes: Bytes::from_static(b"Subject: x\r\n\r\n"),
+            bytes: Bytes::from_static(b"Message-ID: <1@here.example>\r\nSubject: x\r\n\r\n"),
             sender: message.sender.clone(),
             envelope_id: None,
             returned: None,
@@ -356,6 +360,23 @@ impl Preparing for Double {
             record: message.source.record,
             key: message.source.key,
         })
+    }
+
+    async fn message_id(&self, message: &QueuedMessage) -> Option<String> {
+        Some(format!("unprepared{}@here.example", message.source.key[0]))
+    }
+}
+
+impl OutcomeLog for Double {
+    fn note(&self, noted: NotedOutcome<'_>) {
+        let (id, place) = (noted.message_id.unwrap_or("-"), if noted.is_local { "here" } else { "away" });
+        let outcome = match noted.outcome {
+            RecipientOutcome::Delivered(reply) => format!("delivered {}", reply.code),
+            RecipientOutcome::Postponed(reply) => format!("postponed {} {}", reply.code, reply.text),
+            RecipientOutcome::Failed(reply) => format!("failed {}", reply.code),
+            RecipientOutcome::Reported { kind, .. } => format!("reported {kind:?}"),
+        };
+        self.log.noted.lock().push(format!("{id} {} {place}: {outcome}", noted.recipient));
     }
 }
 

@@ -133,6 +133,7 @@ impl Sim {
             submissions: view.clone(),
             preparing: view.clone(),
             notices: view,
+            outcomes: None,
             metrics: SenderMetrics::default(),
         };
         let config = DeliveryConfig {
@@ -320,7 +321,7 @@ impl Sim {
         }
     }
 
-    fn check_repeats(&self, what: &str, taken: &[outside::Taken]) {
+    fn check_repeats(&self, what: &str, taken: &[outside::Received]) {
         for pair in taken.windows(2) {
             let [first, second] = pair else { continue };
             let is_lost = first.answered.is_none();

@@ -30,7 +30,7 @@ use crate::chance::Chance;
 
 /// A mail that another server took.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Received {
     pub(crate) server: usize,
     pub(crate) at: Duration,
     /// When its answer reached the sender; `None` when it was lost.
@@ -38,7 +38,7 @@ pub(crate) struct Taken {
 }
 
 /// A mail in an account: the key of the message, and the address.
-pub(crate) type Place = ([u8; 32], String);
+pub(crate) type PlacedKey = ([u8; 32], String);
 
 /// A submission of JMAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,10 @@ pub(crate) struct Outside {
     pub(crate) is_flaky: Arc<AtomicBool>,
     pub(crate) begun: Instant,
     /// By the number of the message and the address.
-    pub(crate) taken: Mutex<BTreeMap<(u8, String), Vec<Taken>>>,
+    pub(crate) taken: Mutex<BTreeMap<(u8, String), Vec<Received>>>,
     /// Mails that were to be placed in an account, by their keys and addresses, and the bytes of those for which that was answered with success.
-    pub(crate) tried: Mutex<BTreeSet<Place>>,
-    pub(crate) placed: Mutex<BTreeMap<Place, Bytes>>,
+    pub(crate) tried: Mutex<BTreeSet<PlacedKey>>,
+    pub(crate) placed: Mutex<BTreeMap<PlacedKey, Bytes>>,
     pub(crate) submissions: Mutex<BTreeMap<u64, Undo>>,
 }
 
@@ -113,7 +113,7 @@ impl Connection for SimConnection {
                 (true, 20..26) => reply(550, "5.1.1"),
                 _ => {
                     let taken =
-                        Taken { server: self.server, at: self.outside.begun.elapsed(), answered: None };
+                        Received { server: self.server, at: self.outside.begun.elapsed(), answered: None };
                     let name = (message.key[0], recipient.address.clone());
                     let mut all = self.outside.taken.lock();
                     let of_name = all.entry(name.clone()).or_default();
@@ -228,6 +228,10 @@ impl Submissions for View {
 
 #[async_trait]
 impl Preparing for View {
+    async fn message_id(&self, _: &QueuedMessage) -> Option<String> {
+        None
+    }
+
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
         if self.outside.is_flaky.load(Relaxed) && self.outside.chance.percent(3) {
             return Err(PrepareError::Later(Error::unavailable("a simulated failure to read")));

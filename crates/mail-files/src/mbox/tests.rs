@@ -307,7 +307,8 @@ fn a_content_length_of_an_exported_message_does_not_count() {
 
 #[test]
 fn the_seeds_of_the_fuzz_target_hold() {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/mbox");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let seeds = root.join("tests").join("fuzz/corpus/mbox");
     let mut count = 0;
     for seed in fs::read_dir(seeds).unwrap() {
         crate::fuzz_mbox(&fs::read(seed.unwrap().path()).unwrap());

@@ -27,7 +27,7 @@ struct Add<'a> {
 }
 
 /// The record of a recipient.
-enum Place {
+enum Entry {
     /// It is there already.
     Known(RecordId),
     /// The create of the commit that makes it.
@@ -36,27 +36,27 @@ enum Place {
 
 #[async_trait]
 impl Edit for Add<'_> {
-    type Plan = Vec<Place>;
+    type Plan = Vec<Entry>;
 
-    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<Place>), Error> {
-        let mut known: HashMap<String, Place> = HashMap::new();
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<Entry>), Error> {
+        let mut known: HashMap<String, Entry> = HashMap::new();
         for record in reader.of_key(&self.message.source.key).await? {
             let stored = Stored::read(&record.body)?;
             if stored.is_of(&self.message.source.key) {
-                known.insert(stored.address, Place::Known(record.id));
+                known.insert(stored.address, Entry::Known(record.id));
             }
         }
         let mut changes = Vec::new();
         let mut places = Vec::with_capacity(self.recipients.len());
         for recipient in self.recipients {
             let place = match known.get(&recipient.address) {
-                Some(Place::Known(id)) => Place::Known(*id),
-                Some(Place::Created(n)) => Place::Created(*n),
+                Some(Entry::Known(id)) => Entry::Known(*id),
+                Some(Entry::Created(n)) => Entry::Created(*n),
                 None => {
                     let n = changes.len();
                     changes.push(create(self.message, recipient, reader.now)?);
-                    known.insert(recipient.address.clone(), Place::Created(n));
-                    Place::Created(n)
+                    known.insert(recipient.address.clone(), Entry::Created(n));
+                    Entry::Created(n)
                 }
             };
             places.push(place);
@@ -84,8 +84,8 @@ impl Editor {
             let (places, committed) = self.edit(account, &Add { message, recipients }).await?;
             for place in places {
                 let record = match place {
-                    Place::Known(id) => id,
-                    Place::Created(n) => created(committed.as_ref(), n)?,
+                    Entry::Known(id) => id,
+                    Entry::Created(n) => created(committed.as_ref(), n)?,
                 };
                 ids.push(QueuedId { account, record });
             }

@@ -47,7 +47,7 @@ pub struct Claimed {
 /// What became of a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was delivered, and leaves the queue, whoever has the lease now.
+    /// It was delivered, and leaves the queue, no matter who has the lease now.
     Delivered,
     /// It has failed for good or is not to be sent, and leaves the queue.
     Dropped,

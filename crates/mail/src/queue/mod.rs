@@ -29,7 +29,7 @@ pub use gate::Held;
 pub use item::{NewMessage, NewRecipient, Notify, QueuedId, Reply, Return, Source, SourceKind, Transmission};
 pub use list::{DomainCount, DueItem, DuePage, LIST_MAX, ListCursor, ListFilter, ListPage, Totals};
 pub use operate::Selection;
-pub use transmit::{Attempted, Outgoing, Recipient};
+pub use transmit::{Attempted, Outgoing, Recipient, message_id};
 pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};
 
 use edit::Editor;

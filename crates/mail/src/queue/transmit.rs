@@ -1,6 +1,7 @@
 //! A message on its way out of the queue.
 
 use bytes::Bytes;
+use restante_mail_wire::header::{Header, as_message_ids};
 use restante_records::{AccountId, RecordId};
 
 use super::{Notify, Reply, Return, SourceKind, Transmission};
@@ -26,6 +27,19 @@ pub struct Outgoing {
     pub record: RecordId,
     /// Names the message.
     pub key: [u8; 32],
+}
+
+impl Outgoing {
+    /// Its Message-ID, without brackets.
+    pub fn message_id(&self) -> Option<String> {
+        message_id(&self.bytes)
+    }
+}
+
+/// The Message-ID of a message or of its beginning, without brackets.
+pub fn message_id(message: &[u8]) -> Option<String> {
+    let field = Header::parse(message).last("Message-ID")?;
+    as_message_ids(field.value)?.into_iter().next()
 }
 
 /// A recipient as it is transmitted.

@@ -33,8 +33,12 @@ async fn a_delivery_that_is_repeated_is_stored_once_also_after_it_was_destroyed(
     let id = server.deliver(message(1, &[])).await;
     let again = || server.mail.deliver(ACCOUNT, delivery(message(1, &[])));
     assert_eq!(again().await.unwrap(), Delivered::Repeated);
+    let key = delivery(message(1, &[])).key;
+    assert_eq!(server.mail.delivered_before(ACCOUNT, &key).await.unwrap(), Some(id));
+    assert_eq!(server.mail.delivered_before(ACCOUNT, &[9; 32]).await.unwrap(), None);
     server.mail.destroy_email(ACCOUNT, id, None).await.unwrap();
     assert_eq!(again().await.unwrap(), Delivered::Repeated);
+    assert_eq!(server.mail.delivered_before(ACCOUNT, &key).await.unwrap(), None);
     let other = Delivery { key: [9; 32], ..delivery(message(1, &[])) };
     assert!(matches!(server.mail.deliver(ACCOUNT, other).await.unwrap(), Delivered::New(_)));
     server.pass(5 * 24 * 3_600 + 1);

@@ -12,6 +12,7 @@ pub struct FixedResolver {
     addresses: Mutex<HashMap<String, Answer<IpAddr>>>,
     txt: Mutex<HashMap<String, Answer<String>>>,
     srv: Mutex<HashMap<String, Answer<SrvRecord>>>,
+    ptr: Mutex<HashMap<IpAddr, Answer<String>>>,
 }
 
 impl FixedResolver {
@@ -47,6 +48,11 @@ impl FixedResolver {
         self.srv.lock().insert(plain_name(name), answer);
     }
 
+    /// Answers a look-up of the names of an address; without it, there are none.
+    pub fn set_ptr(&self, address: IpAddr, answer: Answer<String>) {
+        self.ptr.lock().insert(address, answer);
+    }
+
     /// What was set for a name; without it, no records when the name has others.
     fn answer<T: Clone>(&self, answers: &Mutex<HashMap<String, Answer<T>>>, name: &str) -> Answer<T> {
         let name = plain_name(name);
@@ -58,6 +64,17 @@ impl FixedResolver {
             || self.txt.lock().contains_key(&name)
             || self.srv.lock().contains_key(&name);
         if exists { Answer::NoRecords } else { Answer::NoSuchName }
+    }
+
+    /// The addresses of one family that were set for a name.
+    fn addresses_of(&self, is_of_family: fn(&IpAddr) -> bool, name: &str) -> Answer<IpAddr> {
+        match self.answer(&self.addresses, name) {
+            Answer::Found(addresses) => {
+                let addresses: Vec<IpAddr> = addresses.into_iter().filter(is_of_family).collect();
+                if addresses.is_empty() { Answer::NoRecords } else { Answer::Found(addresses) }
+            }
+            other => other,
+        }
     }
 }
 
@@ -77,5 +94,17 @@ impl Resolver for FixedResolver {
 
     async fn srv(&self, name: &str) -> Answer<SrvRecord> {
         self.answer(&self.srv, name)
+    }
+
+    async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr> {
+        self.addresses_of(IpAddr::is_ipv4, name)
+    }
+
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr> {
+        self.addresses_of(IpAddr::is_ipv6, name)
+    }
+
+    async fn ptr(&self, address: IpAddr) -> Answer<String> {
+        self.ptr.lock().get(&address).cloned().unwrap_or(Answer::NoSuchName)
     }
 }

@@ -3,7 +3,7 @@
 mod fixed;
 mod system;
 
-use std::net::IpAddr;
+use std::{fmt::Write as _, net::IpAddr};
 
 use async_trait::async_trait;
 
@@ -60,6 +60,35 @@ pub trait Resolver: Send + Sync + 'static {
 
     /// The `SRV` records of a name, in no order.
     async fn srv(&self, name: &str) -> Answer<SrvRecord>;
+
+    /// The addresses of a host of IPv4 alone, by one question.
+    async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr>;
+
+    /// The addresses of a host of IPv6 alone, by one question.
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr>;
+
+    /// The names of an address (RFC 1035 §3.5, RFC 3596 §2.5), in no order, in lower case without a dot at their ends. Nothing says that they are names of hosts,
+    /// or that they lead back to the address.
+    async fn ptr(&self, address: IpAddr) -> Answer<String>;
+}
+
+/// The octets of an address in reverse, as `1.2.0.192`, or the nibbles of one of IPv6: how the DNS names addresses, and how lists of addresses do (RFC 5782 §2.1, §2.4).
+pub fn reversed(address: IpAddr) -> String {
+    let mut name = String::new();
+    match address {
+        IpAddr::V4(address) => {
+            for octet in address.octets().iter().rev() {
+                let _ = write!(name, "{octet}."); // writing to a string does not fail
+            }
+        }
+        IpAddr::V6(address) => {
+            for octet in address.octets().iter().rev() {
+                let _ = write!(name, "{:x}.{:x}.", octet & 15, octet >> 4);
+            }
+        }
+    }
+    name.pop();
+    name
 }
 
 impl<T> Answer<T> {

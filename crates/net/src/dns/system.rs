@@ -11,7 +11,7 @@ use hickory_resolver::{
     proto::rr::{Name, RData, RecordType},
 };
 
-use super::{Answer, MxRecord, Resolver, SrvRecord};
+use super::{Answer, MxRecord, Resolver, SrvRecord, reversed};
 
 /// Records of one answer that are used. An answer over TCP could have thousands.
 const RECORDS_MAX: usize = 100;
@@ -159,18 +159,7 @@ impl Resolver for SystemResolver {
     }
 
     async fn addresses(&self, name: &str) -> Answer<IpAddr> {
-        let v6 = |data: &RData| match data {
-            RData::AAAA(address) => Some(IpAddr::V6(address.0)),
-            _ => None,
-        };
-        let v4 = |data: &RData| match data {
-            RData::A(address) => Some(IpAddr::V4(address.0)),
-            _ => None,
-        };
-        let (v6, v4) = tokio::join!(
-            Box::pin(self.lookup(name, RecordType::AAAA, v6)),
-            Box::pin(self.lookup(name, RecordType::A, v4))
-        );
+        let (v6, v4) = tokio::join!(self.ipv6_addresses(name), self.ipv4_addresses(name));
         v6.or(v4)
     }
 
@@ -197,5 +186,30 @@ impl Resolver for SystemResolver {
             _ => None,
         };
         self.lookup(name, RecordType::SRV, read).await
+    }
+
+    async fn ipv4_addresses(&self, name: &str) -> Answer<IpAddr> {
+        let read = |data: &RData| match data {
+            RData::A(address) => Some(IpAddr::V4(address.0)),
+            _ => None,
+        };
+        self.lookup(name, RecordType::A, read).await
+    }
+
+    async fn ipv6_addresses(&self, name: &str) -> Answer<IpAddr> {
+        let read = |data: &RData| match data {
+            RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+            _ => None,
+        };
+        self.lookup(name, RecordType::AAAA, read).await
+    }
+
+    async fn ptr(&self, address: IpAddr) -> Answer<String> {
+        let zone = if address.is_ipv4() { "in-addr.arpa" } else { "ip6.arpa" };
+        let read = |data: &RData| match data {
+            RData::PTR(name) => Some(text_of(&name.0)),
+            _ => None,
+        };
+        self.lookup(&format!("{}.{zone}", reversed(address)), RecordType::PTR, read).await
     }
 }

@@ -10,7 +10,7 @@ use hickory_server::{
         op::{Metadata, ResponseCode},
         rr::{
             Name, RData, Record, RecordType,
-            rdata::{A, AAAA, CNAME, MX, SOA, SRV, TXT},
+            rdata::{A, AAAA, CNAME, MX, PTR, SOA, SRV, TXT},
         },
     },
     server::{Request, RequestHandler, ResponseHandler, ResponseInfo},
@@ -57,6 +57,14 @@ fn answer(asked: &Name, record_type: RecordType) -> (ResponseCode, Vec<Record>, 
         ("_jmap._tcp.example.", RecordType::SRV) => {
             records(vec![RData::SRV(SRV::new(1, 2, 443, name("JMAP.example.")))])
         }
+        ("1.2.0.192.in-addr.arpa.", RecordType::PTR) => {
+            records(vec![RData::PTR(PTR(name("A.mail.example."))), RData::PTR(PTR(name("other.example.")))])
+        }
+        ("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.", RecordType::PTR) => {
+            records(vec![RData::PTR(PTR(name("a.mail.example.")))])
+        }
+        ("2.2.0.192.in-addr.arpa.", _) => nothing(ResponseCode::NXDomain, Some("2.0.192.in-addr.arpa.")),
+        ("3.2.0.192.in-addr.arpa.", _) => nothing(ResponseCode::ServFail, None),
         ("alias.example.", RecordType::MX) => records(vec![RData::CNAME(CNAME(name("nowhere.other.")))]),
         ("nowhere.other.", _) => nothing(ResponseCode::NXDomain, Some("other.")),
         ("empty.example.", _) => nothing(ResponseCode::NoError, Some("example.")),
@@ -173,4 +181,50 @@ async fn a_fixed_resolver_answers_what_was_set() {
     assert_eq!(resolver.addresses("mail.example.org").await, Answer::NoSuchName);
     resolver.set_addresses("mail.example.org", Answer::Temporary("later".into()));
     assert_eq!(resolver.addresses("mail.example.org").await, Answer::Temporary("later".into()));
+}
+
+#[tokio::test]
+async fn chk9_names_of_addresses_are_found() {
+    let (address, _server) = serve().await;
+    let resolver = resolver(address, 5_000);
+    let ptr = async |address: &str| resolver.ptr(address.parse().unwrap()).await;
+    let mut names = ptr("192.0.2.1").await.records();
+    names.sort();
+    assert_eq!(names, ["a.mail.example", "other.example"]);
+    assert_eq!(ptr("2001:db8::1").await, Answer::Found(vec!["a.mail.example".into()]));
+    assert_eq!(ptr("192.0.2.2").await, Answer::NoSuchName);
+    assert!(matches!(ptr("192.0.2.3").await, Answer::Temporary(_)));
+    assert!(matches!(ptr("192.0.2.4").await, Answer::Temporary(_)), "the server does not have that zone");
+}
+
+#[tokio::test]
+async fn addresses_of_one_family_are_looked_up_alone() {
+    let (address, _server) = serve().await;
+    let resolver = resolver(address, 5_000);
+    let only = |text: &str| Answer::Found(vec![text.parse::<IpAddr>().unwrap()]);
+    assert_eq!(resolver.ipv4_addresses("a.mail.example").await, only("192.0.2.1"));
+    assert_eq!(resolver.ipv6_addresses("a.mail.example").await, only("2001:db8::1"));
+    assert!(matches!(resolver.ipv6_addresses("v4.example").await, Answer::Temporary(_)));
+    assert_eq!(resolver.ipv4_addresses("missing.example").await, Answer::NoSuchName);
+    let fixed = FixedResolver::new();
+    let both = vec!["2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
+    fixed.set_addresses("both.example", Answer::Found(both));
+    fixed.set_addresses("v6.example", Answer::Found(vec!["2001:db8::1".parse().unwrap()]));
+    assert_eq!(fixed.ipv4_addresses("both.example").await, only("192.0.2.1"));
+    assert_eq!(fixed.ipv4_addresses("v6.example").await, Answer::NoRecords);
+    let address = "192.0.2.1".parse().unwrap();
+    assert_eq!(fixed.ptr(address).await, Answer::NoSuchName);
+    fixed.set_ptr(address, Answer::Found(vec!["a.example".into()]));
+    assert_eq!(fixed.ptr(address).await, Answer::Found(vec!["a.example".into()]));
+}
+
+#[test]
+fn the_dns_names_addresses_from_their_ends() {
+    let of = |address: &str| reversed(address.parse().unwrap());
+    assert_eq!(of("192.0.2.99"), "99.2.0.192");
+    // The example of RFC 5782 §2.4.
+    assert_eq!(
+        of("2001:db8:1:2:3:4:567:89ab"),
+        "b.a.9.8.7.6.5.0.4.0.0.0.3.0.0.0.2.0.0.0.1.0.0.0.8.b.d.0.1.0.0.2"
+    );
 }

@@ -46,6 +46,8 @@ pub(crate) struct Config {
     #[cfg(feature = "mail")]
     pub(crate) submission: restante_smtp::SubmissionConfig,
     #[cfg(feature = "mail")]
+    pub(crate) checks: restante_checks::ChecksConfig,
+    #[cfg(feature = "mail")]
     pub(crate) delivery: restante_delivery::DeliveryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,

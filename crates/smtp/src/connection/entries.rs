@@ -1,13 +1,15 @@
 //! What is noted in the journal.
 
+use restante_checks::Refused;
 use restante_mail_wire::smtp::Reply;
 
 use super::{
     Client,
+    checks::refused_with,
     envelope::{Recipient, Transaction},
     message::Incoming,
 };
-use crate::{DeliveryEntry, Outcome, RefusedWith, Target, refusal::Refusal};
+use crate::{DeliveryEntry, NotedReply, Outcome, Target, refusal::Refusal};
 
 impl Client {
     /// A message that is refused before it has a recipient.
@@ -20,6 +22,13 @@ impl Client {
         let Some(transaction) = &self.transaction else { return };
         let outcome = refused(refusal.reply());
         self.note(|| self.entry_of(transaction, recipient, target, outcome));
+    }
+
+    /// A recipient that a check refuses.
+    pub(super) fn note_checked_recipient(&self, recipient: &str, refused: &Refused) {
+        let Some(transaction) = &self.transaction else { return };
+        let outcome = Outcome::Refused(refused_with(refused));
+        self.note(|| self.entry_of(transaction, recipient, None, outcome));
     }
 
     /// What became of a message for each account of each recipient.
@@ -114,7 +123,7 @@ impl Client {
     fn entry(&self, outcome: Outcome) -> DeliveryEntry {
         DeliveryEntry {
             time: self.server.clock.now(),
-            protocol: self.protocol,
+            protocol: Some(self.protocol),
             is_tls: self.is_tls,
             peer: self.address,
             hello: self.hello_name().to_owned(),
@@ -134,5 +143,5 @@ impl Client {
 
 /// The outcome that a reply reports.
 pub(super) fn refused(reply: Reply<'static>) -> Outcome {
-    Outcome::Refused(RefusedWith { code: reply.code, status: reply.status.into(), reason: reply.text.into() })
+    Outcome::Refused(NotedReply { code: reply.code, status: reply.status.into(), reason: reply.text.into() })
 }

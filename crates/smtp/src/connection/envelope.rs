@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use restante_checks::Refused;
 use restante_mail::queue::NewRecipient;
 use restante_mail_wire::smtp::{Body, ForwardPath, MailParameters, Mailbox, RcptParameters, Reply};
 use restante_net::InFlight;
@@ -49,10 +50,12 @@ pub(super) struct Transaction {
     pub(super) submitted: Option<Submitted>,
     /// Those that were accepted, in order, repeated ones too.
     pub(super) recipients: Vec<Recipient>,
+    /// What the checks of its sender said, once they were asked.
+    pub(super) sender_checked: Option<Result<(), Refused>>,
     /// What chunks have brought.
     pub(super) incoming: Option<Incoming>,
-    /// The connection is not closed for another one meanwhile.
-    _in_use: InFlight,
+    /// The connection is not closed for another one meanwhile, unless the client sends next to nothing.
+    pub(super) in_use: Option<InFlight>,
 }
 
 /// A recipient that was accepted.
@@ -152,8 +155,9 @@ impl Client {
             parameters: MailParameters { size, body, is_utf8, ..MailParameters::default() },
             submitted,
             recipients: Vec::new(),
+            sender_checked: None,
             incoming: None,
-            _in_use: self.activity.begin(),
+            in_use: Some(self.activity.begin()),
         })
     }
 
@@ -179,6 +183,16 @@ impl Client {
             true => self.accept_submitted(transaction, path, parameters).await,
             false => self.accept(transaction, path, &address).await,
         };
+        // What does not exist is answered before that: no check is spent on it. RFC 5321 §4.5.1: whom checks refuse can still ask the postmaster why.
+        if accepted.is_ok()
+            && !is_postmaster(&address)
+            && let Err(refused) = self.check_recipient_of_client(&address).await
+        {
+            self.server.metrics.count_checked_recipient(self.protocol, refused.check);
+            self.note_checked_recipient(&address, &refused);
+            wire.reply(Reply::new(refused.code, refused.enhanced, &refused.text));
+            return Ok(Next::Command);
+        }
         let refusal = accepted.as_ref().err().map(|refused| refused.refusal);
         self.server.metrics.count_recipient(self.protocol, refusal);
         let RefusedRecipient { refusal, target } = match accepted {
@@ -284,6 +298,12 @@ impl Client {
     pub(super) fn hello_name(&self) -> &str {
         self.hello.as_ref().map_or("", |hello| &hello.name)
     }
+}
+
+/// Whether an address is that of a postmaster.
+fn is_postmaster(address: &str) -> bool {
+    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+    local.eq_ignore_ascii_case("postmaster")
 }
 
 /// A sender as text; empty for `<>`.

@@ -12,17 +12,21 @@ use tokio::time::Instant;
 
 use super::{
     Client,
+    checks::{Decision, Judged, refused_with},
     entries::refused,
     envelope::{Recipient, Transaction},
     message::Incoming,
     wire::Wire,
 };
 use crate::{
-    Delivered, DeliveryError, Forwarded, Outcome, Protocol, ReceivedMail, Report, Target,
+    Delivered, DeliveryError, Forwarded, Outcome, Protocol, Quarantine, ReceivedMail, Report, Target,
     metrics::MessageResult,
     refusal::Refusal,
-    trace::{Header, RECEIVED_MAX, message_id},
+    trace::{RECEIVED_MAX, message_id},
 };
+
+/// Why mail of a client that is trusted goes to Junk.
+const MARKED: &str = "X-Spam-Flag: YES";
 
 /// What became of a message for an account.
 type Stored = Result<Delivered, Refusal>;
@@ -36,36 +40,144 @@ struct Deliveries {
     message_id: Option<String>,
     /// What became of the copies for other servers, by the recipient's alias.
     outside: HashMap<String, Result<(), Refusal>>,
+    /// Why it goes to Junk, if it does.
+    junk: Option<String>,
+    /// Whether checks have put it there: it is not sent to other servers then, whose users would take this one for a source of junk.
+    holds_forwards: bool,
+}
+
+/// A message as it is stored, and what is done with it.
+struct Prepared {
+    mail: ReceivedMail,
+    decision: Decision,
+    /// Where the mark of a filter that is trusted says that it is junk.
+    is_marked: bool,
+    /// The aliases for which this server has forwarded it before.
+    was_forwarded: HashSet<String>,
 }
 
 impl Client {
-    /// Stores a message that was received whole, and replies: once, or in LMTP once for each recipient.
+    /// Acts on a message that was received whole, and replies: once, or in LMTP once for each recipient.
     pub(super) async fn finish(&mut self, wire: &mut Wire, transaction: Transaction, mut incoming: Incoming) {
         let (begun, bytes) = (Instant::now(), incoming.bytes());
-        let mut deliveries = Deliveries::to(&transaction.recipients);
-        let was_forwarded = was_forwarded(&transaction, &incoming);
-        match self.prepare(&mut incoming) {
-            Ok(mail) => {
-                let raw = mail.raw.clone();
-                if !deliveries.targets.is_empty() {
-                    let report = self.server.delivery.deliver(mail.clone(), &deliveries.targets).await;
-                    self.take_report(&mut deliveries, report);
-                }
-                deliveries.outside = self.forward(&transaction, &mail, &deliveries, &was_forwarded).await;
-                if deliveries.message_id.is_none() {
-                    deliveries.message_id = message_id(&raw); // a message that was not stored may not have been read
+        let result = match Box::pin(self.prepare(&transaction, &mut incoming)).await {
+            Ok(prepared) => Box::pin(self.act(wire, &transaction, incoming.received_bytes, prepared)).await,
+            Err(refusal) => {
+                let message_id = incoming.message_id();
+                let outcome = refused(refusal.reply());
+                self.note_all(&transaction, message_id.as_deref(), incoming.received_bytes, &outcome);
+                self.reply_to_message(
+                    wire,
+                    &transaction.id,
+                    &vec![Err(refusal); transaction.recipients.len()],
+                )
+            }
+        };
+        self.server.metrics.count_message(self.protocol, result);
+        self.server.metrics.observe_message(self.protocol, bytes, begun.elapsed());
+        drop(incoming.memory); // the message is out of memory only now
+    }
+
+    /// The message as it is stored, judged by the checks, or why it is refused.
+    async fn prepare(
+        &mut self,
+        transaction: &Transaction,
+        incoming: &mut Incoming,
+    ) -> Result<Prepared, Refusal> {
+        if let Some(refusal) = incoming.refusal {
+            return Err(refusal);
+        }
+        let at = incoming.trace_bytes;
+        let header = self.header_of(incoming.raw.get(at..).unwrap_or_default());
+        if header.received > RECEIVED_MAX {
+            return Err(Refusal::HopLimit);
+        }
+        let Judged { decision, fields } = self.judge(transaction, incoming).await;
+        header.clean(&mut incoming.raw, at);
+        if !fields.is_empty() {
+            if !incoming.make_room(fields.len()).await {
+                return Err(Refusal::Memory);
+            }
+            incoming.raw.splice(at..at, fields.into_bytes());
+        }
+        let outside = transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref());
+        let was_forwarded = outside.filter(|outside| header.was_delivered_to(&outside.alias));
+        let was_forwarded = was_forwarded.map(|outside| outside.alias.to_string()).collect();
+        let is_marked = self.is_trusted && header.is_spam;
+        let to_junk = is_marked || matches!(decision, Decision::Junk(_));
+        let mail = ReceivedMail {
+            raw: Bytes::from(mem::take(&mut incoming.raw)),
+            digest: incoming.digest(),
+            to_junk,
+            received: self.server.clock.now(),
+        };
+        Ok(Prepared { mail, decision, is_marked, was_forwarded })
+    }
+
+    /// Does with a message what was decided, and replies. Returns how it is counted.
+    async fn act(
+        &mut self,
+        wire: &mut Wire,
+        transaction: &Transaction,
+        received_bytes: u64,
+        prepared: Prepared,
+    ) -> MessageResult {
+        let Prepared { mail, decision, is_marked, was_forwarded } = prepared;
+        let marked = is_marked.then(|| MARKED.to_owned());
+        match decision {
+            Decision::Accept => {
+                let deliveries = Deliveries { junk: marked, ..Deliveries::to(&transaction.recipients) };
+                self.deliver(wire, transaction, received_bytes, mail, deliveries, &was_forwarded).await
+            }
+            Decision::Junk(reason) => {
+                let deliveries = Deliveries {
+                    junk: Some(reason),
+                    holds_forwards: true,
+                    ..Deliveries::to(&transaction.recipients)
+                };
+                match self.deliver(wire, transaction, received_bytes, mail, deliveries, &was_forwarded).await
+                {
+                    MessageResult::Stored => MessageResult::Junk,
+                    other => other,
                 }
             }
-            Err(refusal) => {
-                deliveries.results = vec![Err(refusal); deliveries.targets.len()];
-                deliveries.refuse_outside(&transaction, refusal);
-                deliveries.message_id = incoming.message_id();
+            Decision::Quarantine(reason, quarantine) => {
+                self.quarantine(wire, transaction, received_bytes, mail, reason, &*quarantine).await
+            }
+            Decision::Refuse(refusal) => {
+                let message_id = message_id(&mail.raw);
+                let outcome = Outcome::Refused(refused_with(&refusal));
+                self.note_all(transaction, message_id.as_deref(), received_bytes, &outcome);
+                self.server.metrics.count_check(refusal.check);
+                let reply = Reply::new(refusal.code, refusal.enhanced, &refusal.text);
+                wire.reply(reply);
+                if reply.is_permanent() { MessageResult::Refused } else { MessageResult::Deferred }
             }
         }
+    }
+
+    /// Stores a message for its accounts, and queues it for other servers.
+    async fn deliver(
+        &mut self,
+        wire: &mut Wire,
+        transaction: &Transaction,
+        received_bytes: u64,
+        mail: ReceivedMail,
+        mut deliveries: Deliveries,
+        was_forwarded: &HashSet<String>,
+    ) -> MessageResult {
+        if !deliveries.targets.is_empty() {
+            let report = self.server.delivery.deliver(mail.clone(), &deliveries.targets).await;
+            self.take_report(&mut deliveries, report);
+        }
+        deliveries.outside = self.forward(transaction, &mail, &deliveries, was_forwarded).await;
+        if deliveries.message_id.is_none() {
+            deliveries.message_id = message_id(&mail.raw); // a message that was not stored may not have been read
+        }
         self.note_message(
-            &transaction,
+            transaction,
             deliveries.message_id.as_deref(),
-            incoming.received_bytes,
+            received_bytes,
             |target| deliveries.outcome(target),
             |recipient| match deliveries.of_outside(recipient) {
                 Ok(()) => Outcome::Queued,
@@ -74,30 +186,48 @@ impl Client {
         );
         let results: Vec<Result<(), Refusal>> =
             transaction.recipients.iter().map(|recipient| deliveries.of(recipient)).collect();
-        let result = self.reply_to_message(wire, &transaction.id, &results);
-        self.server.metrics.count_message(self.protocol, result);
-        self.server.metrics.observe_message(self.protocol, bytes, begun.elapsed());
-        drop(incoming.memory); // the message is out of memory only now
+        self.reply_to_message(wire, &transaction.id, &results)
     }
 
-    /// The message as it is stored, or why it is refused.
-    fn prepare(&self, incoming: &mut Incoming) -> Result<ReceivedMail, Refusal> {
-        if let Some(refusal) = incoming.refusal {
-            return Err(refusal);
+    /// Keeps a message for the operator.
+    async fn quarantine(
+        &mut self,
+        wire: &mut Wire,
+        transaction: &Transaction,
+        received_bytes: u64,
+        mail: ReceivedMail,
+        reason: String,
+        quarantine: &dyn Quarantine,
+    ) -> MessageResult {
+        let message_id = message_id(&mail.raw);
+        let kept = match self.about_quarantined(transaction, reason.clone()).await {
+            Ok(about) => quarantine.keep(mail, about).await.map_err(|error| {
+                self.server.log_failure("a message could not be put into the quarantine", &error);
+                Refusal::of_store(error.kind())
+            }),
+            Err(_) => Err(Refusal::Away), // its recipient was there a moment ago
+        };
+        let outcome = match kept {
+            Ok(()) => Outcome::Quarantined(reason.into()),
+            Err(refusal) => refused(refusal.reply()),
+        };
+        self.note_all(transaction, message_id.as_deref(), received_bytes, &outcome);
+        let results = vec![kept; transaction.recipients.len()];
+        match self.reply_to_message(wire, &transaction.id, &results) {
+            MessageResult::Stored => MessageResult::Quarantined,
+            other => other,
         }
-        let mut raw = mem::take(&mut incoming.raw);
-        let header = Header::read(raw.get(incoming.trace_bytes..).unwrap_or_default());
-        if header.received > RECEIVED_MAX {
-            incoming.raw = raw; // the journal looks for its Message-ID
-            return Err(Refusal::HopLimit);
-        }
-        header.clean(&mut raw, incoming.trace_bytes);
-        Ok(ReceivedMail {
-            raw: Bytes::from(raw),
-            digest: incoming.digest(),
-            to_junk: self.is_trusted && header.is_spam,
-            received: self.server.clock.now(),
-        })
+    }
+
+    /// The same outcome for all recipients.
+    fn note_all(
+        &self,
+        transaction: &Transaction,
+        message_id: Option<&str>,
+        received_bytes: u64,
+        outcome: &Outcome,
+    ) {
+        self.note_message(transaction, message_id, received_bytes, |_| outcome.clone(), |_| outcome.clone());
     }
 
     /// Queues the copies for other servers, and says what became of each, by the alias.
@@ -119,6 +249,7 @@ impl Client {
             }
             let result = match &self.server.forwards {
                 _ if was_forwarded.contains(&alias) => Err(Refusal::ForwardLoop),
+                _ if deliveries.holds_forwards => Err(Refusal::ForwardJunk),
                 _ if is_held => Err(Refusal::Away),
                 None => Err(Refusal::AliasOutside),
                 Some(forwards) => {
@@ -210,7 +341,10 @@ impl Deliveries {
     /// The same for the journal.
     fn outcome(&self, target: &Target) -> Outcome {
         match self.result(target) {
-            Ok(Delivered::New(id)) => Outcome::Stored(id),
+            Ok(Delivered::New(email)) => match &self.junk {
+                Some(reason) => Outcome::Junk { email, reason: reason.clone().into() },
+                None => Outcome::Stored(email),
+            },
             Ok(Delivered::Repeated) => Outcome::Repeated,
             Err(refusal) => refused(refusal.reply()),
         }
@@ -219,6 +353,9 @@ impl Deliveries {
     /// What became of the message for a recipient.
     fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
         let outside = recipient.outside.as_ref().map(|_| self.of_outside(recipient));
+        // Junk that somebody has here is taken: nobody is told which of several copies was not sent on.
+        let outside =
+            outside.filter(|result| *result != Err(Refusal::ForwardJunk) || self.targets.is_empty());
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())).chain(outside))
     }
 
@@ -232,24 +369,6 @@ impl Deliveries {
         let alias = recipient.outside.as_ref().map(|outside| outside.alias.to_string());
         alias.and_then(|alias| self.outside.get(&alias).copied()).unwrap_or(Err(Refusal::Away))
     }
-
-    /// The message is refused as a whole.
-    fn refuse_outside(&mut self, transaction: &Transaction, refusal: Refusal) {
-        let outside = transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref());
-        self.outside = outside.map(|outside| (outside.alias.to_string(), Err(refusal))).collect();
-    }
-}
-
-/// The aliases of a message for which this server has forwarded it before.
-fn was_forwarded(transaction: &Transaction, incoming: &Incoming) -> HashSet<String> {
-    let outside: Vec<_> =
-        transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref()).collect();
-    if outside.is_empty() {
-        return HashSet::new();
-    }
-    let header = Header::read(incoming.raw.get(incoming.trace_bytes..).unwrap_or_default());
-    let was_forwarded = outside.into_iter().filter(|outside| header.was_delivered_to(&outside.alias));
-    was_forwarded.map(|outside| outside.alias.to_string()).collect()
 }
 
 /// A message with our trace fields, whose first is `Return-Path`, without that one.

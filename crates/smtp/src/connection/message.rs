@@ -19,6 +19,7 @@ const SEND_DATA: Reply<'_> = Reply::new(354, "", "send the message, and end it w
 const NO_RECIPIENTS: Reply<'_> = Reply::new(503, "5.5.1", "no recipient was accepted");
 const CHUNKS_BEGAN: Reply<'_> = Reply::new(503, "5.5.1", "the message has begun with BDAT: go on with it");
 const BINARY_BY_CHUNKS: Reply<'_> = Reply::new(503, "5.5.1", "BODY=BINARYMIME needs BDAT");
+const BEHIND_DATA: Reply<'_> = Reply::new(554, "5.5.0", "closed: nothing may follow DATA before its reply");
 const ENDLESS: Reply<'_> = Reply::new(421, "4.3.0", "closed: the message is far too big");
 pub(super) const TOO_SLOW: Reply<'_> =
     Reply::new(421, "4.3.1", "closed: the message comes too slowly for its memory");
@@ -124,11 +125,18 @@ impl Incoming {
 
     /// Whether the message stands still with much memory for which others wait. A client could otherwise keep all mail out with a few
     /// large messages that it never ends.
-    pub(super) fn is_in_the_way(&self) -> bool {
+    ///
+    /// With a client that sends next to nothing (`is_slow`), any message is in the way.
+    pub(super) fn is_in_the_way(&self, is_slow: bool) -> bool {
         let memory = &self.server.memory;
-        self.raw.capacity() > SMALL_BYTES
-            && memory.has_waiters()
-            && self.step.0.elapsed() >= memory.patience()
+        let is_large = self.raw.capacity() > SMALL_BYTES && self.step.0.elapsed() >= memory.patience();
+        (is_large || is_slow) && self.memory.is_some() && memory.has_waiters()
+    }
+
+    /// Gets memory for fields of so many bytes that are put before the message.
+    pub(super) async fn make_room(&mut self, bytes: usize) -> bool {
+        let needed = self.raw.len() + bytes;
+        needed <= self.raw.capacity() || self.grow(needed).await
     }
 
     /// Gets memory for so many bytes and some more, within the budget of all messages.
@@ -161,16 +169,21 @@ impl Incoming {
 impl Client {
     /// `DATA`.
     pub(super) async fn data(&mut self, wire: &mut Wire) -> io::Result<Next> {
-        let Some(transaction) = &self.transaction else { return Ok(self.refuse(wire, NO_RECIPIENTS)) };
-        if transaction.incoming.is_some() {
-            return Ok(self.refuse(wire, CHUNKS_BEGAN));
-        }
-        if transaction.recipients.is_empty() {
-            return Ok(self.refuse(wire, NO_RECIPIENTS));
-        }
-        if transaction.parameters.body == Body::Binary {
-            return Ok(self.refuse(wire, BINARY_BY_CHUNKS));
-        }
+        let refusal = match &self.transaction {
+            None => Some(NO_RECIPIENTS),
+            Some(transaction) if transaction.incoming.is_some() => Some(CHUNKS_BEGAN),
+            Some(transaction) if transaction.recipients.is_empty() => Some(NO_RECIPIENTS),
+            Some(transaction) if transaction.parameters.body == Body::Binary => Some(BINARY_BY_CHUNKS),
+            Some(_) => None,
+        };
+        let (None, Some(transaction)) = (refusal, &self.transaction) else {
+            // RFC 2920 §3.1: a client waits for this reply. What it sent in vain is a message, and must not be taken for commands.
+            if !wire.unread().is_empty() {
+                wire.reply(BEHIND_DATA);
+                return Ok(Next::Close);
+            }
+            return Ok(self.refuse(wire, refusal.unwrap_or(NO_RECIPIENTS)));
+        };
         let mut incoming = self.begin_message(transaction);
         wire.reply(SEND_DATA);
         wire.flush().await?;
@@ -310,16 +323,21 @@ impl Client {
 
     /// Reads bytes of a message. Returns how receiving ends if none come in time.
     async fn read_data(
-        &self,
+        &mut self,
         wire: &mut Wire,
         deadline: Instant,
         incoming: Option<&Incoming>,
     ) -> io::Result<Option<Received>> {
         let deadline = deadline.min(Instant::now() + self.server.config.data_timeout());
         loop {
-            let check = Instant::now() + self.server.memory.patience();
+            let begun = Instant::now();
+            let check = begun + self.server.memory.patience();
             let filled = timeout_at(deadline.min(check), wire.fill()).await;
-            let is_in_the_way = incoming.is_some_and(Incoming::is_in_the_way);
+            let bytes = filled.as_ref().ok().and_then(|read| read.as_ref().ok()).copied();
+            if self.note_pace(begun.elapsed(), bytes.unwrap_or_default()) {
+                wire.flush().await?;
+            }
+            let is_in_the_way = incoming.is_some_and(|incoming| incoming.is_in_the_way(self.is_slow()));
             return match filled {
                 Ok(Ok(0)) => Ok(Some(Received::BrokenOff(None))),
                 Ok(Err(error)) => Err(error),
@@ -346,6 +364,7 @@ impl Client {
             sender: &transaction.sender,
             hello: self.hello_name(),
             peer: self.address,
+            peer_name: self.confirmed_name(),
             hostname: &self.server.config.hostname,
             with,
             id: &transaction.id,
@@ -363,7 +382,11 @@ impl Client {
         received: io::Result<Received>,
         incoming: Incoming,
     ) -> io::Result<Next> {
-        let transaction = self.transaction.take();
+        let mut transaction = self.transaction.take();
+        if let Some(transaction) = &mut transaction {
+            // What the server does now is not interrupted, however slow the client was.
+            transaction.in_use.get_or_insert_with(|| self.activity.begin());
+        }
         match (received, transaction) {
             (Ok(Received::Whole), Some(transaction)) => {
                 if transaction.submitted.is_some() {

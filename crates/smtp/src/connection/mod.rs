@@ -1,11 +1,13 @@
 //! A connection from its greeting to its end.
 
 mod auth;
+mod checks;
 mod commands;
 mod entries;
 mod envelope;
 mod finish;
 mod message;
+mod pace;
 mod submit;
 mod wire;
 
@@ -17,10 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use self::{
-    auth::Session,
-    envelope::Transaction,
-    message::{Incoming, TOO_SLOW},
-    wire::Wire,
+    auth::Session, checks::ClientChecks, envelope::Transaction, message::TOO_SLOW, pace::Pace, wire::Wire,
 };
 use crate::{Protocol, door::Server, refusal::Refusal};
 
@@ -61,6 +60,9 @@ pub(crate) struct Client {
     session: Option<Session>,
     /// Failed log-ins since the beginning.
     failed_logins: u32,
+    /// `None` where mail is not checked: of users, by LMTP, and of clients that are exempt.
+    checks: Option<ClientChecks>,
+    pace: Pace,
 }
 
 /// How the client has introduced itself.
@@ -110,6 +112,8 @@ pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol:
         unknown: 0,
         session: None,
         failed_logins: 0,
+        checks: None,
+        pace: Pace::default(),
     };
     let mut wire = Wire::new(stream);
     let mut start_tls = start_tls;
@@ -145,6 +149,7 @@ impl Client {
         if self.protocol != Protocol::Lmtp && !self.server.rates.admits_connection(self.peer) {
             return close(wire, TOO_MANY_CONNECTS);
         }
+        self.begin_checks();
         if self.protocol == Protocol::Smtp {
             // RFC 5321 §3.1: a client waits for the greeting. Programs that don't are senders of spam.
             let delay = Duration::from_millis(self.server.config.greeting_delay_ms);
@@ -207,7 +212,8 @@ impl Client {
                 return Ok(Read::Line(line));
             }
             wire.flush().await?;
-            let check = Instant::now() + self.server.memory.patience();
+            let begun = Instant::now();
+            let check = begun + self.server.memory.patience();
             let filled = tokio::select! {
                 filled = timeout_at(deadline.min(check), wire.fill()) => filled,
                 () = self.stopping.begun() => return Ok(Read::Close(Some(CLOSING))),
@@ -215,6 +221,8 @@ impl Client {
                     return Ok(Read::Close(Some(Refusal::LoginOver.reply())));
                 }
             };
+            let bytes = filled.as_ref().ok().and_then(|read| read.as_ref().ok()).copied();
+            self.note_pace(begun.elapsed(), bytes.unwrap_or_default());
             match filled {
                 Ok(Ok(0)) => return Ok(Read::Close(None)),
                 Ok(Ok(_)) => {}
@@ -238,7 +246,7 @@ impl Client {
     /// Whether the chunks of a message have stopped although others wait for its memory.
     fn is_in_the_way(&self) -> bool {
         let incoming = self.transaction.as_ref().and_then(|transaction| transaction.incoming.as_ref());
-        incoming.is_some_and(Incoming::is_in_the_way)
+        incoming.is_some_and(|incoming| incoming.is_in_the_way(self.is_slow()))
     }
 
     /// Replies to a command that was wrong, and ends the connection after too many.

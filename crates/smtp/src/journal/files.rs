@@ -19,7 +19,7 @@ const NEW: &str = ".new";
 /// The kinds of entries, each with files and bounds of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of messages that were stored, now or before.
+    /// Of messages that were stored, now or before, and of what has an end in the queue.
     Stored,
     /// All others.
     Refused,
@@ -30,8 +30,16 @@ impl Kind {
 
     pub(super) fn of(outcome: &Outcome) -> Self {
         match outcome {
-            Outcome::Stored(_) | Outcome::Repeated | Outcome::Queued => Self::Stored,
-            Outcome::Refused(_) | Outcome::BrokenOff => Self::Refused,
+            Outcome::Stored(_)
+            | Outcome::Junk { .. }
+            | Outcome::Quarantined(_)
+            | Outcome::Repeated
+            | Outcome::Queued
+            | Outcome::Sent(_)
+            | Outcome::Failed(_)
+            | Outcome::Reported(_) => Self::Stored,
+            // A recipient that is postponed has many of them.
+            Outcome::Refused(_) | Outcome::BrokenOff | Outcome::Postponed(_) => Self::Refused,
         }
     }
 
@@ -141,8 +149,8 @@ impl Segment {
     }
 }
 
-/// A file that is open for writing.
-type OpenSegment = (Segment, Box<dyn DiskFile>);
+/// A file, open for writing if it may be appended to.
+type OpenSegment = (Segment, Option<Box<dyn DiskFile>>);
 
 /// The files of one kind, the oldest first.
 struct Row {
@@ -383,7 +391,7 @@ fn load_rows(disk: &dyn Disk, rows: &mut [Row; 2]) -> Result<(), Error> {
             row.next_number = number.saturating_add(1);
             if let Some((segment, file)) = load_file(disk, row.kind, number)? {
                 row.segments.push_back(segment);
-                row.last = Some(file);
+                row.last = file;
             }
         }
     }
@@ -395,7 +403,9 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
     let mut segment = Segment::new(kind, number);
     let name = segment.name.clone();
     let content = disk.read(&name).map_err(|error| failed("read", &name, error))?;
+    let mut is_current = false;
     if let Some(mut records) = format::records(&content, &name)? {
+        is_current = records.is_current;
         for (_, view) in records.by_ref() {
             segment.add(&view);
         }
@@ -415,7 +425,7 @@ fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegm
         );
         file.set_len(segment.bytes).map_err(|error| failed("cut", &name, error))?;
     }
-    Ok(Some((segment, file)))
+    Ok(Some((segment, is_current.then_some(file))))
 }
 
 /// The newest entries that match, so many at most, the newest first.

@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use restante_core::{Error, Timestamp};
 use restante_records::{AccountId, RecordId};
 
-use super::{DeliveryEntry, Outcome, RefusedWith};
+use super::{DeliveryEntry, NotedReply, Outcome};
 use crate::Protocol;
 
 /// The bytes before the first record.
 pub(super) const HEADER_BYTES: u64 = 16;
 const MAGIC: [u8; 8] = *b"RSTNTJNL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Its outcomes end with [`QUEUED`]. A reader of it takes others for damage and cuts them off, so nothing is appended to its files.
+const VERSION_WITHOUT_SENDING: u32 = 1;
 /// A text is cut to this: clients choose the lengths of some.
 const TEXT_BYTES_MAX: usize = 512;
 /// Length and checksum.
@@ -28,12 +30,19 @@ const HAS_V4: u8 = 8;
 const HAS_V6: u8 = 16;
 const IS_SUBMISSION: u8 = 32;
 const IS_SUBMISSIONS: u8 = 64;
+const WAS_QUEUED: u8 = 128;
 
 const STORED: u8 = 0;
 const REPEATED: u8 = 1;
 const REFUSED: u8 = 2;
 const BROKEN_OFF: u8 = 3;
 const QUEUED: u8 = 4;
+const JUNK: u8 = 5;
+const QUARANTINED: u8 = 6;
+const SENT: u8 = 7;
+const POSTPONED: u8 = 8;
+const FAILED: u8 = 9;
+const REPORTED: u8 = 10;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -53,11 +62,12 @@ pub(super) fn records<'f>(file: &'f [u8], name: &str) -> Result<Option<Records<'
     if magic != MAGIC || checksum != crc32c::crc32c(signed).to_le_bytes() {
         return Ok(None);
     }
-    if version != VERSION.to_le_bytes() {
+    let is_current = version == VERSION.to_le_bytes();
+    if !is_current && version != VERSION_WITHOUT_SENDING.to_le_bytes() {
         let what = format!("the journal {name} is of a newer version: use that version, or remove the file");
         return Err(Error::invalid(what));
     }
-    Ok(Some(Records { rest, read: HEADER_BYTES }))
+    Ok(Some(Records { rest, read: HEADER_BYTES, is_current }))
 }
 
 /// Walks through the records of a file, up to the first one that is damaged.
@@ -65,6 +75,8 @@ pub(super) struct Records<'f> {
     rest: &'f [u8],
     /// Where the next record begins.
     pub(super) read: u64,
+    /// Whether the file is of this version, so that records may be appended.
+    pub(super) is_current: bool,
 }
 
 impl<'f> Iterator for Records<'f> {
@@ -96,20 +108,28 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; FRAME_BYTES]);
     let (outcome, email) = match &entry.outcome {
         Outcome::Stored(id) => (STORED, id.0),
+        Outcome::Junk { email, .. } => (JUNK, email.0),
+        Outcome::Quarantined(_) => (QUARANTINED, 0),
         Outcome::Repeated => (REPEATED, 0),
         Outcome::Refused(_) => (REFUSED, 0),
         Outcome::BrokenOff => (BROKEN_OFF, 0),
         Outcome::Queued => (QUEUED, 0),
+        Outcome::Sent(_) => (SENT, 0),
+        Outcome::Postponed(_) => (POSTPONED, 0),
+        Outcome::Failed(_) => (FAILED, 0),
+        Outcome::Reported(_) => (REPORTED, 0),
     };
-    let refused = match &entry.outcome {
-        Outcome::Refused(reply) => Some(reply),
-        _ => None,
+    let (code, status, reason) = match (&entry.outcome, entry.outcome.reply()) {
+        (_, Some(reply)) => (reply.code, &*reply.status, &*reply.reason),
+        (Outcome::Junk { reason, .. } | Outcome::Quarantined(reason), None) => (0, "", &**reason),
+        (_, None) => (0, "", ""),
     };
     let mut flags = match entry.protocol {
-        Protocol::Smtp => 0,
-        Protocol::Lmtp => IS_LMTP,
-        Protocol::Submission => IS_SUBMISSION,
-        Protocol::Submissions => IS_SUBMISSIONS,
+        None => WAS_QUEUED,
+        Some(Protocol::Smtp) => 0,
+        Some(Protocol::Lmtp) => IS_LMTP,
+        Some(Protocol::Submission) => IS_SUBMISSION,
+        Some(Protocol::Submissions) => IS_SUBMISSIONS,
     };
     flags |= if entry.is_tls { IS_TLS } else { 0 };
     flags |= if entry.account.is_some() { HAS_ACCOUNT } else { 0 };
@@ -120,7 +140,7 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     };
     out.extend_from_slice(&entry.time.0.to_le_bytes());
     out.extend_from_slice(&[flags, outcome]);
-    out.extend_from_slice(&refused.map_or(0, |reply| reply.code).to_le_bytes());
+    out.extend_from_slice(&code.to_le_bytes());
     out.extend_from_slice(&entry.account.as_ref().map_or(0, |(account, _)| account.0).to_le_bytes());
     out.extend_from_slice(&email.to_le_bytes());
     out.extend_from_slice(&entry.bytes.to_le_bytes());
@@ -131,7 +151,6 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
     }
     let address = entry.account.as_ref().map_or("", |(_, address)| address);
     let message_id = entry.message_id.as_deref().unwrap_or_default();
-    let (status, reason) = refused.map_or(("", ""), |reply| (&*reply.status, &*reply.reason));
     let texts: [&str; TEXTS] =
         [&entry.hello, &entry.sender, &entry.recipient, address, &entry.id, message_id, status, reason];
     for text in texts {
@@ -179,7 +198,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > QUEUED {
+        if outcome > REPORTED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);
@@ -212,24 +231,32 @@ impl<'f> View<'f> {
     }
 
     pub(super) fn to_entry(self) -> DeliveryEntry {
+        let reply = || NotedReply {
+            code: self.code,
+            status: self.status.to_owned().into(),
+            reason: self.reason.to_owned().into(),
+        };
         let outcome = match self.outcome {
             STORED => Outcome::Stored(self.email),
             REPEATED => Outcome::Repeated,
             BROKEN_OFF => Outcome::BrokenOff,
             QUEUED => Outcome::Queued,
-            _ => Outcome::Refused(RefusedWith {
-                code: self.code,
-                status: self.status.to_owned().into(),
-                reason: self.reason.to_owned().into(),
-            }),
+            JUNK => Outcome::Junk { email: self.email, reason: self.reason.to_owned().into() },
+            QUARANTINED => Outcome::Quarantined(self.reason.to_owned().into()),
+            SENT => Outcome::Sent(reply()),
+            POSTPONED => Outcome::Postponed(reply()),
+            FAILED => Outcome::Failed(reply()),
+            REPORTED => Outcome::Reported(reply()),
+            _ => Outcome::Refused(reply()),
         };
         DeliveryEntry {
             time: self.time,
-            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS) {
-                IS_LMTP => Protocol::Lmtp,
-                IS_SUBMISSION => Protocol::Submission,
-                IS_SUBMISSIONS => Protocol::Submissions,
-                _ => Protocol::Smtp,
+            protocol: match self.flags & (IS_LMTP | IS_SUBMISSION | IS_SUBMISSIONS | WAS_QUEUED) {
+                WAS_QUEUED => None,
+                IS_LMTP => Some(Protocol::Lmtp),
+                IS_SUBMISSION => Some(Protocol::Submission),
+                IS_SUBMISSIONS => Some(Protocol::Submissions),
+                _ => Some(Protocol::Smtp),
             },
             is_tls: self.flags & IS_TLS != 0,
             peer: self.peer,

@@ -50,22 +50,23 @@ const PENDING_BYTES_MAX: u64 = 4 << 20;
 pub struct DeliveryEntry {
     /// When.
     pub time: Timestamp,
-    /// The protocol of the listener.
-    pub protocol: Protocol,
-    /// Whether the connection was encrypted.
+    /// The protocol of the listener; `None` for mail that was in the queue of this server.
+    pub protocol: Option<Protocol>,
+    /// Whether the connection of the client was encrypted.
     pub is_tls: bool,
-    /// The client; `None` on a Unix socket.
+    /// The client; `None` on a Unix socket, and of mail that was in the queue.
     pub peer: Option<IpAddr>,
-    /// The name that it gave itself.
+    /// The name that it gave itself. Of mail that was sent, the server that replied; empty when no server was reached.
     pub hello: String,
     /// The sender of the envelope; empty for `<>`.
     pub sender: String,
     /// The recipient of the envelope; empty if the message was refused before one was named.
     pub recipient: String,
     /// The account and its address, where they are known. A recipient that leads to several accounts has an entry for each. Of a submitted message
-    /// it is the account of its sender.
+    /// it is the account of its sender, also when it is sent.
     pub account: Option<(AccountId, String)>,
-    /// The id in our `Received` field and in our reply; empty if the message was refused before it had one.
+    /// The id in our `Received` field and in our reply; empty if the message was refused before it had one. Of mail that was in the queue it is
+    /// [`queued_id`].
     pub id: String,
     /// The Message-ID, without brackets, where the message was read.
     pub message_id: Option<String>,
@@ -80,24 +81,66 @@ pub struct DeliveryEntry {
 pub enum Outcome {
     /// It is this email.
     Stored(RecordId),
+    /// It is this email, and checks put it into Junk.
+    Junk {
+        /// The email.
+        email: RecordId,
+        /// Why, in one line.
+        reason: Cow<'static, str>,
+    },
+    /// It is kept for the operator, with the reason in one line.
+    Quarantined(Cow<'static, str>),
     /// It was stored before.
     Repeated,
     /// It is queued to be sent.
     Queued,
     /// Refused with this reply.
-    Refused(RefusedWith),
+    Refused(NotedReply),
     /// The connection ended within the message.
     BrokenOff,
+    /// It was sent: another server has taken it with this reply.
+    Sent(NotedReply),
+    /// It could not be sent for this reason, and is tried again.
+    Postponed(NotedReply),
+    /// It could not be sent for this reason, and is tried no more.
+    Failed(NotedReply),
+    /// Its sender gets a report, whose id in the queue this is.
+    Reported(NotedReply),
 }
 
-/// The reply to a message or recipient that was refused.
+impl Outcome {
+    /// The reply that it is about.
+    pub fn reply(&self) -> Option<&NotedReply> {
+        match self {
+            Self::Refused(reply)
+            | Self::Sent(reply)
+            | Self::Postponed(reply)
+            | Self::Failed(reply)
+            | Self::Reported(reply) => Some(reply),
+            Self::Stored(_)
+            | Self::Junk { .. }
+            | Self::Quarantined(_)
+            | Self::Repeated
+            | Self::Queued
+            | Self::BrokenOff => None,
+        }
+    }
+}
+
+/// How the journal names a message in the queue: by its [`key`](restante_mail::queue::Source::key).
+pub fn queued_id(key: &[u8; 32]) -> String {
+    let start = key.first_chunk::<8>().copied().unwrap_or_default();
+    format!("q{:016x}", u64::from_be_bytes(start))
+}
+
+/// A reply to a message or a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedWith {
-    /// Codes below 500 ask the client to try again.
+pub struct NotedReply {
+    /// Codes from 400 to 499 ask the client to try again. 0 when there was none.
     pub code: u16,
     /// The enhanced status, as `5.1.1`.
     pub status: Cow<'static, str>,
-    /// Why.
+    /// Its text. Of a report: what it reports (`failed`, `delayed`, `delivered`), and its id.
     pub reason: Cow<'static, str>,
 }
 
@@ -147,8 +190,8 @@ pub struct Found {
 ///   a tenth of a second. A power cut may take more; nothing is synced for a single entry.
 /// - Entries are kept for [`JournalConfig::days`], and removed a day later at most. All files together never exceed
 ///   [`JournalConfig::bytes_max`] and [`JournalConfig::entries_max`]: the oldest go first, in files of an eighth.
-/// - Entries of messages that were stored have one half of these bounds, all others the other half. So a client that makes this server refuse
-///   much displaces no entry of a delivered message, and each address of SMTP has at most
+/// - Entries of messages that were stored, sent or given up have one half of these bounds, all others the other half. So a client that makes this
+///   server refuse much, and a server that takes nothing, displace no entry of a delivered message; each address of SMTP has at most
 ///   [`JournalConfig::refused_per_minute_max`] entries of the others noted.
 /// - A damaged file is read up to the damage.
 #[derive(Clone)]
@@ -307,7 +350,7 @@ impl DeliveryJournal {
 impl Shared {
     /// Whether an address of SMTP may have one more entry of a message that was not stored. Clients of LMTP are mail servers that this one trusts.
     fn admits_refused(&self, entry: &DeliveryEntry) -> bool {
-        let peer = entry.peer.filter(|_| entry.protocol != Protocol::Lmtp);
+        let peer = entry.peer.filter(|_| entry.protocol != Some(Protocol::Lmtp));
         let source = peer.and_then(|ip| Source::of(SocketAddr::new(ip, 0)));
         source.is_none_or(|source| self.refused.lock().take(source, Instant::now()))
     }

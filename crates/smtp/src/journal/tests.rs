@@ -82,7 +82,7 @@ fn stored(id: impl ToString) -> DeliveryEntry {
     let id = id.to_string();
     DeliveryEntry {
         time: Timestamp::from_seconds(NOW),
-        protocol: Protocol::Smtp,
+        protocol: Some(Protocol::Smtp),
         is_tls: true,
         peer: Some("192.0.2.1".parse().unwrap()),
         hello: "mx.example.net".to_owned(),
@@ -97,7 +97,7 @@ fn stored(id: impl ToString) -> DeliveryEntry {
 }
 
 fn unknown(id: impl ToString, recipient: &str) -> DeliveryEntry {
-    let reply = RefusedWith { code: 550, status: "5.1.1".into(), reason: "no such user here".into() };
+    let reply = NotedReply { code: 550, status: "5.1.1".into(), reason: "no such user here".into() };
     DeliveryEntry {
         recipient: recipient.to_owned(),
         account: None,
@@ -115,13 +115,16 @@ fn any_entry() -> impl Strategy<Value = DeliveryEntry> {
         Just(Outcome::Repeated),
         Just(Outcome::BrokenOff),
         Just(Outcome::Queued),
-        (any::<u16>(), text(), text()).prop_map(|(code, status, reason)| Outcome::Refused(RefusedWith {
-            code,
-            status: status.into(),
-            reason: reason.into()
-        })),
+        (any::<u64>(), text())
+            .prop_map(|(id, reason)| Outcome::Junk { email: RecordId(id), reason: reason.into() }),
+        text().prop_map(|reason| Outcome::Quarantined(reason.into())),
+        (any::<u16>(), text(), text(), 0..5_usize).prop_map(|(code, status, reason, kind)| {
+            let kinds =
+                [Outcome::Refused, Outcome::Sent, Outcome::Postponed, Outcome::Failed, Outcome::Reported];
+            kinds[kind](NotedReply { code, status: status.into(), reason: reason.into() })
+        }),
     ];
-    let protocol = prop::sample::select(&Protocol::ALL);
+    let protocol = prop::option::of(prop::sample::select(&Protocol::ALL));
     let connection = (any::<i64>(), protocol, any::<bool>(), any::<Option<IpAddr>>(), text());
     let envelope =
         (text(), text(), prop::option::of((any::<u32>().prop_map(AccountId), text().prop_map(String::from))));
@@ -392,7 +395,8 @@ async fn an_address_makes_few_entries_of_refused_mail() {
     for number in 0..20 {
         test.journal.note(unknown(number, "x@example.org"));
         test.journal.note(stored(number));
-        test.journal.note(DeliveryEntry { protocol: Protocol::Lmtp, ..unknown(number, "y@example.org") });
+        test.journal
+            .note(DeliveryEntry { protocol: Some(Protocol::Lmtp), ..unknown(number, "y@example.org") });
     }
     let other = DeliveryEntry { peer: Some("198.51.100.1".parse().unwrap()), ..unknown(99, "x@example.org") };
     test.journal.note(other);
@@ -525,6 +529,65 @@ async fn a_full_disk_loses_entries_until_there_is_space() {
     plan.limit(1 << 20);
     journal.note(stored("after"));
     assert_eq!(ids(&find(&journal, About::Everything, 10).await), ["after", "before"]);
+}
+
+/// A file of version 1 with one entry, byte by byte: `docs/formats/journal.md`.
+fn of_version_1() -> Vec<u8> {
+    let mut body = NOW.to_le_bytes().to_vec();
+    body.extend([32 | 2 | 4 | 8, 4]); // submission, TLS, an account, IPv4; queued
+    body.extend(0_u16.to_le_bytes());
+    body.extend(100_u32.to_le_bytes());
+    body.extend(0_u64.to_le_bytes());
+    body.extend(77_u64.to_le_bytes());
+    body.extend([192, 0, 2, 1]);
+    for text in ["laptop", "anna@example.org", "bob@example.net", "anna@example.org", "5-1", "1@x", "", ""] {
+        body.extend((text.len() as u16).to_le_bytes());
+        body.extend(text.as_bytes());
+    }
+    let mut file = [&b"RSTNTJNL"[..], &[1, 0, 0, 0]].concat();
+    file.extend(crc32c::crc32c(&file).to_le_bytes());
+    file.extend((body.len() as u32).to_le_bytes());
+    file.extend(crc32c::crc32c(&body).to_le_bytes());
+    file.extend(body);
+    file
+}
+
+#[tokio::test]
+async fn files_of_earlier_versions_are_read_and_not_appended_to() {
+    let [entry] = &read(&of_version_1())[..] else { panic!() };
+    assert_eq!(
+        (entry.protocol, entry.is_tls, &entry.outcome),
+        (Some(Protocol::Submission), true, &Outcome::Queued)
+    );
+    assert_eq!(
+        (entry.bytes, entry.recipient.as_str(), entry.message_id.as_deref()),
+        (77, "bob@example.net", Some("1@x"))
+    );
+    let test = TestJournal::new();
+    fs::write(test.folder.path().join("stored-00000001"), of_version_1()).unwrap();
+    let test = test.reopen();
+    test.journal.note(stored("new"));
+    test.journal.close().await.unwrap();
+    assert_eq!(fs::read(test.folder.path().join("stored-00000001")).unwrap(), of_version_1());
+    assert_eq!(test.ids("bob@example.net").await, ["new", "5-1"]);
+}
+
+#[tokio::test]
+async fn jrn1_what_was_sent_outlives_what_is_tried_again_and_again() {
+    let test = TestJournal::with(small());
+    let reply = |code| NotedReply { code, status: "4.4.1".into(), reason: "no server".into() };
+    let of = |id: &str, outcome| DeliveryEntry { protocol: None, peer: None, outcome, ..stored(id) };
+    test.journal.note(of("sent", Outcome::Sent(reply(250))));
+    test.journal.note(of("failed", Outcome::Failed(reply(550))));
+    for _ in 0..40 {
+        for number in 0..100 {
+            test.journal.note(of(&number.to_string(), Outcome::Postponed(reply(451))));
+        }
+        test.write().await;
+    }
+    let found = test.ids("bob@example.net").await;
+    assert!(found.contains(&"sent".to_owned()) && found.contains(&"failed".to_owned()));
+    assert!(found.len() < 1_000, "{}", found.len());
 }
 
 #[test]

@@ -50,6 +50,8 @@ async fn start() -> Server {
         clock,
         submission: None,
         forwards: None,
+        checks: None,
+        quarantine: None,
         metrics: SmtpMetrics::default(),
         net: Default::default(),
     };

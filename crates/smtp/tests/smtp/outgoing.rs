@@ -10,9 +10,12 @@ use restante_mail::queue::{
     Transmission,
 };
 use restante_records::{AccountId, RecordId, Schema};
-use restante_smtp::{Forwards, LocalDelivery, Outbox, QueueOutbox};
+use restante_smtp::{DeliveryEntry, Forwards, LocalDelivery, Outbox, QueueOutbox, queued_id};
 
-use crate::users::{NOW, Rewritten, Users};
+use crate::{
+    support::Entries,
+    users::{NOW, Rewritten, Users},
+};
 
 fn outgoing(sender: &str, bytes: &'static str) -> Outgoing {
     Outgoing {
@@ -39,7 +42,22 @@ fn local(users: &Users) -> LocalDelivery {
         forwards: Some(Forwards { outbox: users.sent.clone(), sender: Arc::new(Rewritten) }),
         clock: users.clock.clone(),
         quota_is_permanent: false,
+        hostname: "mail.example.org".to_owned(),
+        journal: None,
     }
+}
+
+/// Those that were noted: the recipient, the account, the Message-ID and what became of it.
+fn noted(entries: &Entries) -> Vec<String> {
+    let entries = std::mem::take(&mut *entries.0.lock());
+    let show = |entry: DeliveryEntry| {
+        assert_eq!((entry.protocol, entry.peer), (None, None));
+        assert_eq!(entry.id, queued_id(&[7; 32]));
+        let address = entry.account.map_or("-".to_owned(), |(_, address)| address);
+        let message_id = entry.message_id.unwrap_or_default();
+        format!("{} {address} {message_id} {:?}", entry.recipient, entry.outcome)
+    };
+    entries.into_iter().map(show).collect()
 }
 
 #[tokio::test]
@@ -142,4 +160,66 @@ async fn fwd2_reports_about_forwarded_mail_go_back_to_its_sender() {
     assert_eq!((message.sender.as_str(), message.recipients[0].address.as_str()), ("", "S@example.com"));
     let other = outgoing("bob@example.org", "From: bob@example.org\r\n\r\n");
     assert_eq!(local.deliver(&other, &back).await.0.reply.code, 550);
+}
+
+#[tokio::test]
+async fn jrn2_what_the_queue_places_is_noted_with_account_and_email() {
+    let users = Users::start().await;
+    let entries = Arc::new(Entries::default());
+    let local = LocalDelivery { journal: Some(entries.clone()), ..local(&users) };
+    let message = outgoing("bob@example.org", "Message-ID: <1@x>\r\nFrom: bob@example.org\r\n\r\n");
+    let deliver = async |address: &str| {
+        let address = recipient(address);
+        local.deliver(&message, &address).await.0.reply.code
+    };
+    assert_eq!(deliver("anna@example.org").await, 250);
+    let email = RecordId(u64::from(users.anna.0));
+    assert_eq!(
+        noted(&entries),
+        [format!("anna@example.org anna@example.org 1@x {:?}", restante_smtp::Outcome::Stored(email))]
+    );
+    assert_eq!(deliver("anna@example.org").await, 250);
+    assert_eq!(noted(&entries), ["anna@example.org anna@example.org 1@x Repeated"]);
+    assert_eq!(deliver("team@example.org").await, 250);
+    let found = noted(&entries);
+    assert_eq!(found.last().map(String::as_str), Some("team@example.org - 1@x Queued"), "{found:?}");
+    assert_eq!(deliver("nobody@example.org").await, 550);
+    assert_eq!(noted(&entries), [""; 0], "the sender notes what it gives up");
+}
+
+#[tokio::test]
+async fn dsn7_a_report_that_was_placed_before_a_crash_is_named_by_the_next_attempt() {
+    let users = Users::start().await;
+    let local = local(&users);
+    let report = Outgoing {
+        source: SourceKind::Report,
+        record: RecordId(3),
+        account: Some(users.anna),
+        ..outgoing("", "From: mailer-daemon@example.org\r\n\r\n")
+    };
+    let to = recipient("anna@example.org");
+    let (_, placed) = local.deliver(&report, &to).await;
+    assert_eq!(placed.len(), 1);
+    let (attempted, again) = local.deliver(&report, &to).await;
+    assert_eq!((attempted.reply.code, again), (250, placed), "what was not noted is noted now");
+    let other = Outgoing { source: SourceKind::Smtp, ..report };
+    assert_eq!(local.deliver(&other, &to).await.1, []);
+    assert_eq!(users.stored.mails.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn arc4_results_that_users_write_in_the_name_of_this_server_are_not_forwarded() {
+    let users = Users::start().await;
+    let message = outgoing(
+        "bob@example.org",
+        "Authentication-Results: mail.example.org; dkim=pass\r\n\theader.d=bank.example\r\nAUTHENTICATION-RESULTS : \
+         MAIL.example.org 1; spf=pass\r\nAuthentication-Results: other.example; spf=none\r\nFrom: bob@example.org\r\n\r\nx\r\n",
+    );
+    local(&users).deliver(&message, &recipient("team@example.org")).await;
+    let (_, raw) = users.sent.only();
+    assert_eq!(
+        raw,
+        "Delivered-To: team@example.org\r\nAuthentication-Results: other.example; spf=none\r\n\
+         From: bob@example.org\r\n\r\nx\r\n"
+    );
 }

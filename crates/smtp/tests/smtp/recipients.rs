@@ -1,6 +1,6 @@
 use restante_core::ErrorKind;
 use restante_records::{AccountId, RecordId};
-use restante_smtp::{DeliveryEntry, Outcome, RefusedWith};
+use restante_smtp::{DeliveryEntry, NotedReply, Outcome};
 
 use crate::support::{Server, until};
 
@@ -131,7 +131,7 @@ async fn the_journal_notes_every_recipient() {
         .collect();
     let new = Outcome::Stored(RecordId(100));
     let refused = |code, status: &'static str, reason: &'static str| {
-        Outcome::Refused(RefusedWith { code, status: status.into(), reason: reason.into() })
+        Outcome::Refused(NotedReply { code, status: status.into(), reason: reason.into() })
     };
     assert_eq!(
         shown,
@@ -165,6 +165,7 @@ fn noted(server: &Server) -> Vec<String> {
             Outcome::Refused(reply) => format!("{} {}", reply.code, reply.status),
             Outcome::BrokenOff => "broken off".to_owned(),
             Outcome::Queued => "queued".to_owned(),
+            outcome => panic!("a door does not send: {outcome:?}"),
         };
         let (sender, recipient, bytes) = (&entry.sender, &entry.recipient, entry.bytes);
         format!("{sender} to {recipient} of {account}, {id}, {bytes}: {outcome}")

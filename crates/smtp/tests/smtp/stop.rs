@@ -42,6 +42,8 @@ async fn an_address_that_is_in_use_and_settings_that_can_not_work_are_errors() {
         clock: std::sync::Arc::new(restante_core::SystemClock),
         submission: None,
         forwards: None,
+        checks: None,
+        quarantine: None,
         metrics: Default::default(),
         net: Default::default(),
     };

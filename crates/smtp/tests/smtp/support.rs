@@ -112,6 +112,11 @@ impl Delivery for Stored {
         }
         Report { message_id: Some("id@example.net".to_owned()), results }
     }
+
+    async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error> {
+        let is_there = self.seen.lock().contains(&(target.account, *digest));
+        Ok(is_there.then_some(RecordId(u64::from(target.account.0))))
+    }
 }
 
 #[derive(Default)]
@@ -145,6 +150,15 @@ impl Server {
         certificates: Option<Arc<Certificates>>,
         change: impl FnOnce(&mut SmtpConfig, &mut LmtpConfig),
     ) -> Self {
+        Self::with_parts(certificates, change, |_| {}).await
+    }
+
+    /// With changed settings and parts.
+    pub(crate) async fn with_parts(
+        certificates: Option<Arc<Certificates>>,
+        change: impl FnOnce(&mut SmtpConfig, &mut LmtpConfig),
+        change_parts: impl FnOnce(&mut Parts),
+    ) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut smtp = SmtpConfig {
             listen: vec![any],
@@ -156,7 +170,7 @@ impl Server {
         let mut lmtp = LmtpConfig { listen: vec![LmtpAddress::Tcp(any)], ..LmtpConfig::default() };
         change(&mut smtp, &mut lmtp);
         let (stored, journal) = (Arc::new(Stored::default()), Arc::new(Entries::default()));
-        let parts = Parts {
+        let mut parts = Parts {
             recipients: Arc::new(Users),
             delivery: stored.clone(),
             journal: Some(journal.clone()),
@@ -164,9 +178,12 @@ impl Server {
             clock: Arc::new(ManualClock::new(Timestamp(1_000_000_000_000_000_000))),
             submission: None,
             forwards: None,
+            checks: None,
+            quarantine: None,
             metrics: SmtpMetrics::default(),
             net: NetMetrics::default(),
         };
+        change_parts(&mut parts);
         let door = Arc::new(SmtpDoor::start(parts, smtp, lmtp).await.unwrap());
         let mut registry = Registry::default();
         door.register(&mut registry);
@@ -330,8 +347,13 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> AsyncReadWrite for S {}
 
 /// The header of a proxy's connection from `192.0.2.<host>`.
 pub(crate) fn proxy_header(host: u8) -> Vec<u8> {
+    proxy_header_of([192, 0, 2, host])
+}
+
+/// The header of a proxy's connection from any address of IPv4.
+pub(crate) fn proxy_header_of(address: [u8; 4]) -> Vec<u8> {
     let start = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
-    [&start[..], &[192, 0, 2, host, 203, 0, 113, 9, 0x1f, 0x90, 0x01, 0xbb]].concat()
+    [&start[..], &address, &[203, 0, 113, 9, 0x1f, 0x90, 0x01, 0xbb]].concat()
 }
 
 /// Waits until something holds.

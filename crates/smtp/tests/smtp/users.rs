@@ -30,7 +30,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::support::{Client, Entries, Stored};
+use crate::support::{Client, Entries, Stored, proxy_header_of};
 
 pub(crate) const NOW: i64 = 1_800_000_000;
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -146,6 +146,14 @@ impl Users {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut SmtpConfig, &mut SubmissionConfig)) -> Self {
+        Self::with_parts(change, |_| {}).await
+    }
+
+    /// With changed settings and parts.
+    pub(crate) async fn with_parts(
+        change: impl FnOnce(&mut SmtpConfig, &mut SubmissionConfig),
+        change_parts: impl FnOnce(&mut Parts),
+    ) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(NOW)));
         let mut kinds = restante_mail::kinds();
         kinds.extend(restante_directory::kinds());
@@ -182,7 +190,7 @@ impl Users {
             outbox: sent.clone(),
             limits: limits.clone(),
         };
-        let parts = Parts {
+        let mut parts = Parts {
             recipients: Arc::new(directory.clone()),
             delivery: Arc::clone(&stored) as Arc<Stored>,
             journal: Some(journal.clone()),
@@ -190,10 +198,13 @@ impl Users {
             clock: clock.clone(),
             submission: Some(submission),
             forwards: Some(Forwards { outbox: sent.clone(), sender: Arc::new(Rewritten) }),
+            checks: None,
+            quarantine: None,
             metrics: SmtpMetrics::default(),
             net: NetMetrics::default(),
         };
         let lmtp = LmtpConfig { listen: vec![LmtpAddress::Tcp(any)], ..LmtpConfig::default() };
+        change_parts(&mut parts);
         let door = SmtpDoor::start(parts, smtp, lmtp).await.unwrap();
         let mut registry = Registry::default();
         door.register(&mut registry);
@@ -227,6 +238,17 @@ impl Users {
     /// The same with TLS.
     pub(crate) async fn client(&self) -> Client {
         let mut client = self.plain().await;
+        client.dialogue(&[("STARTTLS", "220 2.0.0")]).await;
+        let mut client = self.in_tls(client).await;
+        client.dialogue(&[("EHLO client.example.net", "250")]).await;
+        client
+    }
+
+    /// The same behind a proxy that gives it this address.
+    pub(crate) async fn client_from(&self, address: [u8; 4]) -> Client {
+        let mut client = Client::new(TcpStream::connect(self.door.submission_addresses()[0]).await.unwrap());
+        client.send(proxy_header_of(address)).await;
+        let mut client = greeted(client).await;
         client.dialogue(&[("STARTTLS", "220 2.0.0")]).await;
         let mut client = self.in_tls(client).await;
         client.dialogue(&[("EHLO client.example.net", "250")]).await;

@@ -11,6 +11,11 @@ const OUTCOMES = {
   deferred: ["deferred", "warn"],
   refused: ["refused", "bad"],
   broken_off: ["broken off", "bad"],
+  queued: ["queued", "good"],
+  sent: ["sent", "good"],
+  postponed: ["postponed", "warn"],
+  failed: ["failed", "bad"],
+  reported: ["reported", "warn"],
 };
 
 /** Fills a table within a part that scrolls; without items the part is hidden. */

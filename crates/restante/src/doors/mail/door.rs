@@ -109,8 +109,8 @@ impl DoorSpec for MailSpec {
             }
             false => (None, None),
         };
-        let sending = open_sending(shared, &stores, &directory, &mail, &metrics).await?;
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
+        let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -209,20 +209,22 @@ async fn open_sending(
     stores: &Stores,
     directory: &Directory,
     mail: &Mail,
+    journal: &Option<DeliveryJournal>,
     metrics: &RoleMetrics,
 ) -> anyhow::Result<Sending> {
     let (config, clock) = (&shared.effective.config, shared.clock.clone());
     let (follow, metrics) = (&metrics.follow, &metrics.sending);
-    Sending::open(SendingParts { config, stores, directory, mail, clock, follow, metrics }).await
+    let journal = journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>);
+    Sending::open(SendingParts { config, stores, directory, mail, journal, clock, follow, metrics }).await
 }
 
 /// Whether clients read mail.
-fn has_jmap(config: &Config) -> bool {
+pub(super) fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
 }
 
 /// Whether mail is received by SMTP or LMTP, from other servers or from users.
-fn has_smtp(config: &Config) -> bool {
+pub(super) fn has_smtp(config: &Config) -> bool {
     let submission = &config.submission;
     let listeners = [&config.smtp.listen, &submission.listen, &submission.listen_tls];
     !config.lmtp.listen.is_empty() || listeners.iter().any(|listen| !listen.is_empty())

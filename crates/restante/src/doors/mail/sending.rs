@@ -1,14 +1,15 @@
 //! Outgoing mail in the server: the queue, its sender, and the followers that add to it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_core::{Clock, Error};
 use restante_delivery::{
-    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, Outgoing, Recipient, ReportNotices,
-    Sender, SenderHealth, SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
+    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, NotedOutcome, NoticeKind, OutcomeLog,
+    Outgoing, Recipient, RecipientOutcome, ReportNotices, Sender, SenderHealth, SenderMetrics, SenderParts,
+    SubmissionFollower, VacationFollower,
     dkim::DomainSigner,
     route::OwnHost,
     srs::Srs,
@@ -18,21 +19,34 @@ use restante_directory::{Directory, EmailAddress, random_secret};
 use restante_follow::{Follower, Settings};
 use restante_mail::{
     Mail,
-    queue::{Queue, SourceKind},
+    queue::{Queue, Reply, SourceKind},
     sending::{SendingLimits, SendingMetrics},
 };
 use restante_net::dns::{Resolver, SystemResolver};
 use restante_operate::RoleCheck;
-use restante_smtp::{ForwardSender, Forwards, LocalDelivery, MailDelivery, QueueOutbox, SubmissionParts};
+use restante_smtp::{
+    DeliveryEntry, ForwardSender, Forwards, Journal, LocalDelivery, MailDelivery, NotedReply, Outcome,
+    QueueOutbox, SubmissionParts, queued_id,
+};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use super::{commands, stores::Stores};
+use super::{
+    commands,
+    door::{has_jmap, has_smtp},
+    stores::Stores,
+};
 use crate::{config::Config, signals::Stop};
 
 /// The name of the secret by which senders of forwards are rewritten.
 const SRS_SECRET: &str = "srs";
+/// How long commits are gathered before their submissions are queued, and before their emails get vacation replies. Each look at the feed saves a
+/// position, for which deliveries wait.
+const SUBMISSIONS_GATHERED: Duration = Duration::from_millis(100);
+const VACATIONS_GATHERED: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
+/// Why a report that was placed is placed again, which makes no second one.
+const NOT_NAMED: &str = "the report can't be named in its submission now";
 
 /// What outgoing mail counts.
 #[derive(Clone, Default)]
@@ -77,6 +91,7 @@ pub(super) struct SendingParts<'p> {
     pub(super) stores: &'p Stores,
     pub(super) directory: &'p Directory,
     pub(super) mail: &'p Mail,
+    pub(super) journal: Option<Arc<dyn Journal>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) follow: &'p restante_follow::Metrics,
     pub(super) metrics: &'p SendingMetricsOfAll,
@@ -90,15 +105,18 @@ pub(super) fn queue(records: &restante_records::Opened, clock: Arc<dyn Clock>) -
 impl Sending {
     /// Opens all of it. Nothing is sent until [`Sending::spawn`].
     pub(super) async fn open(parts: SendingParts<'_>) -> anyhow::Result<Self> {
-        let SendingParts { config, stores, directory, mail, clock, follow, metrics } = parts;
+        let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics } = parts;
         let records = &stores.records;
         let queue = queue(records, clock.clone());
         let (rates, counted) = (config.submission.rates(), metrics.limits.clone());
         let limits = SendingLimits::new(records.records.clone(), clock.clone(), rates, counted);
         let outbox = Arc::new(QueueOutbox::new(mail.blobs().clone(), queue.clone()));
-        let new = random_secret().context("can't make a secret")?;
-        let secret = directory.server_secret(SRS_SECRET, new.as_bytes()).await;
-        let secret = secret.context("can't read the secret of forwards")?;
+        let mut secret = random_secret().context("can't make a secret")?.as_bytes().to_vec();
+        // A server that takes no mail forwards none: its records stay as they are.
+        if has_jmap(config) || has_smtp(config) {
+            let kept = directory.server_secret(SRS_SECRET, &secret).await;
+            secret = kept.context("can't read the secret of forwards")?.to_vec();
+        }
         let srs = Arc::new(ForwardedBySrs(Srs::new(&secret, clock.clone())));
         let forwards = Forwards { outbox: outbox.clone(), sender: srs };
         let local = LocalDelivery {
@@ -107,7 +125,10 @@ impl Sending {
             forwards: Some(forwards.clone()),
             clock: clock.clone(),
             quota_is_permanent: config.smtp.quota_is_permanent,
+            hostname: config.smtp.hostname.clone(),
+            journal: journal.clone(),
         };
+        let outcomes = journal.map(|journal| JournalOutcomes { journal, clock: clock.clone() });
         let parts = SenderParts {
             queue: queue.clone(),
             blobs: mail.blobs().clone(),
@@ -116,15 +137,16 @@ impl Sending {
             submissions: Arc::new(MailSubmissions::new(mail.clone())),
             preparing: Arc::new(BlobPreparing::new(mail.blobs().clone())),
             notices: Arc::new(ReportNotices::new(&config.smtp.hostname)),
+            outcomes: outcomes.map(|outcomes| Arc::new(outcomes) as Arc<dyn OutcomeLog>),
             metrics: metrics.sender.clone(),
         };
         let sender = Sender::new(parts, config.delivery.clone());
         let submissions = SubmissionFollower::new(mail.clone(), queue.clone(), metrics.followers.clone());
-        let named = Settings::new(SubmissionFollower::NAME);
+        let named = Settings { gather: SUBMISSIONS_GATHERED, ..Settings::new(SubmissionFollower::NAME) };
         let submissions = Follower::new(named, records, submissions, clock.clone(), follow)?;
         let vacations =
             VacationFollower::new(mail.clone(), queue.clone(), directory.clone(), metrics.followers.clone());
-        let named = Settings::new(VacationFollower::NAME);
+        let named = Settings { gather: VACATIONS_GATHERED, ..Settings::new(VacationFollower::NAME) };
         let vacations = Follower::new(named, records, vacations, clock.clone(), follow)?;
         let health = sender.health();
         let tasks = Some(Tasks { sender, submissions, vacations });
@@ -190,7 +212,7 @@ fn remote(
         resolver,
         network,
         policies,
-        signer: Arc::new(DomainSigner::new(keys)),
+        signer: Arc::new(DomainSigner::new(keys).sealing(&config.smtp.hostname)),
         own: OwnHost {
             names: vec![config.smtp.hostname.to_lowercase()],
             listeners: config.smtp.listen.clone(),
@@ -229,18 +251,72 @@ impl Local for ServerLocal {
 
     async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
         let (attempted, placed) = self.local.deliver(message, recipient).await;
-        // A report about a submission is named there.
+        // A report about a submission is named there, also one that was placed before a crash.
         if message.source == SourceKind::Report && message.record.0 != 0 {
             for (account, email) in
                 placed.into_iter().filter(|(account, _)| Some(*account) == message.account)
             {
                 let noted = self.mail.add_submission_report(account, message.record, email).await;
                 if let Err(error) = noted {
-                    debug!(%error, "a report is not named in its submission");
+                    debug!(%error, "a report is not named in its submission yet");
+                    return Attempted { reply: Reply::own(451, "4.3.0", NOT_NAMED), ..attempted };
                 }
             }
         }
         attempted
+    }
+}
+
+/// Notes outgoing mail in the journal of deliveries.
+struct JournalOutcomes {
+    journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+}
+
+impl OutcomeLog for JournalOutcomes {
+    fn note(&self, noted: NotedOutcome<'_>) {
+        let (reply, outcome): (_, fn(NotedReply) -> Outcome) = match noted.outcome {
+            // The accounts that have it are noted where it is placed.
+            RecipientOutcome::Delivered(_) if noted.is_local => return,
+            RecipientOutcome::Delivered(reply) => (Some(reply), Outcome::Sent),
+            RecipientOutcome::Postponed(reply) => (Some(reply), Outcome::Postponed),
+            RecipientOutcome::Failed(reply) => (Some(reply), Outcome::Failed),
+            RecipientOutcome::Reported { .. } => (None, Outcome::Reported),
+        };
+        let note = match (reply, noted.outcome) {
+            (Some(reply), _) => NotedReply {
+                code: reply.code,
+                status: reply.enhanced.clone().into(),
+                reason: reply.text.clone().into(),
+            },
+            (None, RecipientOutcome::Reported { kind, report }) => {
+                let what = match kind {
+                    NoticeKind::Failed => "failed",
+                    NoticeKind::Delayed => "delayed",
+                    NoticeKind::Delivered { .. } => "delivered",
+                };
+                let reason = format!("{what}, report {}", queued_id(report));
+                NotedReply { code: 0, status: "".into(), reason: reason.into() }
+            }
+            (None, _) => return,
+        };
+        let message = noted.message;
+        // A report belongs to the account that sent what it is about.
+        let address = if message.sender.is_empty() { noted.recipient } else { &message.sender };
+        self.journal.note(DeliveryEntry {
+            time: self.clock.now(),
+            protocol: None,
+            is_tls: false,
+            peer: None,
+            hello: reply.and_then(|reply| reply.from.clone()).unwrap_or_default(),
+            sender: message.sender.clone(),
+            recipient: noted.recipient.to_owned(),
+            account: message.source.account.map(|account| (account, address.to_owned())),
+            id: queued_id(&message.source.key),
+            message_id: noted.message_id.map(str::to_owned),
+            bytes: message.size,
+            outcome: outcome(note),
+        });
     }
 }
 

@@ -285,15 +285,25 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     };
-    assert_eq!((&glance()["held"], &glance()["limitedInAll"]), (&Value::Null, &json!(0)));
-    for recipients in [&["a@example.net", "b@example.net"][..], &["c@example.com"]] {
+    for recipients in [&["later1@example.net", "later2@example.net"][..], &["later3@example.com"]] {
         assert!(sending.submit(recipients, &message("Lunch")).starts_with("250 "));
     }
     let refused = submit(sending.submission, &["d@example.net"], &message("Lunch"));
     assert!(refused.is_err() || refused.is_ok_and(|reply| reply.starts_with("450 ")));
+    let list = || -> Vec<Value> {
+        serde_json::from_str(&sending.queue(&folder, &["list", "--format", "json"])).unwrap()
+    };
+    wait_until("all were tried", || {
+        list().len() == 3 && list().iter().all(|item| item["attempts"].as_u64() >= Some(1))
+    });
     sending.queue(&folder, &["hold", "--domain", "example.com"]);
-    wait_until("the queue was counted again", || glance()["counts"]["held"] == 1);
+    // The queue is counted now, for the first time: a count is valid for a while.
+    wait_until("the queue was counted", || glance()["counts"].is_object());
     let shown = glance();
+    assert_eq!(
+        (&shown["counts"]["held"], &shown["held"], &shown["limitedInAll"]),
+        (&json!(1), &Value::Null, &json!(1))
+    );
     assert_eq!((&shown["counts"]["waiting"], &shown["counts"]["domainsInAll"]), (&json!(2), &json!(2)));
     let first = &shown["counts"]["domains"][0];
     assert_eq!((&first["domain"], &first["recipients"]), (&json!("example.net"), &json!(2)));
@@ -327,6 +337,56 @@ fn a_restored_server_holds_its_queue_until_it_is_released() {
     assert_eq!(sink.taken().len(), 1, "nothing is sent again by itself");
     sending.queue(&folder, &["release", "--all"]);
     wait_until("all is sent", || sink.taken().len() == 3);
+    assert_eq!(sending.server.stop().code(), Some(0));
+}
+
+#[test]
+fn jrn1_the_way_of_a_message_is_traced_from_submission_to_the_last_reply() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    sink.set_busy(true);
+    make_account(&folder);
+    let sending = Sending::start(&folder, &sink);
+    let text = format!("Message-ID: <way@example.org>\n{}", message("Lunch"));
+    let recipients = ["bob@example.net", "later@example.net", "refused@example.net", USER];
+    assert!(sending.submit(&recipients, &text).starts_with("250 "));
+    let trace = |about: &str| -> Vec<Value> {
+        let args = ["mail", "trace", about, "--format", "json", "--rest", &sending.operators];
+        let found: Vec<Value> = serde_json::from_str(&say(&folder, &args).out).unwrap_or_default();
+        found.into_iter().rev().collect()
+    };
+    let outcomes = |about: &str, recipient: &str| -> Vec<String> {
+        let found = trace(about).into_iter().filter(|entry| entry["recipient"] == recipient);
+        found.map(|entry| entry["outcome"].as_str().unwrap().to_owned()).collect()
+    };
+    let about = "<way@example.org>";
+    wait_until("it was delayed", || outcomes(about, "later@example.net").contains(&"postponed".to_owned()));
+    sink.set_busy(false);
+    wait_until("all has an end", || sending.queue(&folder, &["list"]).is_empty());
+    wait_until("all is noted", || outcomes(about, "later@example.net").contains(&"sent".to_owned()));
+    assert_eq!(outcomes(about, "bob@example.net"), ["queued", "sent"]);
+    assert_eq!(outcomes(about, "refused@example.net"), ["queued", "failed", "reported"]);
+    assert_eq!(outcomes(about, USER), ["queued", "delivered"]);
+    let of_later = outcomes(about, "later@example.net");
+    assert_eq!(
+        (of_later[0].as_str(), of_later.last().map(String::as_str)),
+        ("queued", Some("sent")),
+        "{of_later:?}"
+    );
+    let found = trace("refused@example.net");
+    let failed = found.iter().find(|entry| entry["outcome"] == "failed").unwrap();
+    assert_eq!(
+        (&failed["code"], &failed["status"], &failed["listener"]),
+        (&json!(550), &json!("5.1.1"), &json!("queue"))
+    );
+    assert_eq!((&failed["messageId"], &failed["address"]), (&json!("way@example.org"), &json!(USER)));
+    assert!(failed["reason"].as_str().unwrap().contains("nobody here"), "{failed}");
+    // The report has an id of its own, by which it is found in the account of the sender.
+    let reported = found.iter().find(|entry| entry["outcome"] == "reported").unwrap();
+    let id = reported["reason"].as_str().unwrap().rsplit_once(' ').unwrap().1.to_owned();
+    wait_until("the report is noted", || outcomes(&id, USER) == ["delivered"]);
+    let report = trace(&id).remove(0);
+    assert_eq!((&report["sender"], report["emailId"].is_string()), (&json!(""), true), "{report}");
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 /// A message that the sink has answered with 250, or was about to.
 #[derive(Clone, Debug)]
-pub(super) struct Taken {
+pub(super) struct ReceivedMail {
     pub(super) sender: String,
     pub(super) recipients: Vec<String>,
     /// With LF.
@@ -21,7 +21,7 @@ pub(super) struct Taken {
     pub(super) is_answered: bool,
 }
 
-impl Taken {
+impl ReceivedMail {
     /// The value of a header field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let begin = format!("{name}: ");
@@ -33,7 +33,7 @@ impl Taken {
 /// taken without an answer.
 pub(super) struct Sink {
     pub(super) address: SocketAddr,
-    taken: Arc<Mutex<Vec<Taken>>>,
+    taken: Arc<Mutex<Vec<ReceivedMail>>>,
     is_busy: Arc<AtomicBool>,
 }
 
@@ -41,7 +41,7 @@ impl Sink {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (taken, is_busy) = (Arc::<Mutex<Vec<Taken>>>::default(), Arc::new(AtomicBool::new(false)));
+        let (taken, is_busy) = (Arc::<Mutex<Vec<ReceivedMail>>>::default(), Arc::new(AtomicBool::new(false)));
         let (notes, busy) = (taken.clone(), is_busy.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -53,7 +53,7 @@ impl Sink {
     }
 
     /// All messages so far.
-    pub(super) fn taken(&self) -> Vec<Taken> {
+    pub(super) fn taken(&self) -> Vec<ReceivedMail> {
         self.taken.lock().unwrap().clone()
     }
 
@@ -63,11 +63,11 @@ impl Sink {
     }
 }
 
-fn serve(stream: TcpStream, taken: &Mutex<Vec<Taken>>, is_busy: &AtomicBool) -> std::io::Result<()> {
+fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBool) -> std::io::Result<()> {
     let mut out = stream.try_clone()?;
     let mut lines = BufReader::new(stream).lines();
     let mut message =
-        Taken { sender: String::new(), recipients: vec![], text: String::new(), is_answered: true };
+        ReceivedMail { sender: String::new(), recipients: vec![], text: String::new(), is_answered: true };
     out.write_all(b"220 sink.example ESMTP\r\n")?;
     while let Some(line) = lines.next() {
         let line = line?;

@@ -4,6 +4,7 @@ mod blobs;
 pub(super) mod directory;
 mod findings;
 pub(super) mod mail;
+mod pages;
 pub(super) mod queue;
 pub(super) mod records;
 

@@ -8,7 +8,7 @@ use axum::{
 use restante_core::{Error, Timestamp};
 use restante_http::{Audience, Refusal, Route, path::decode_form};
 use restante_records::AccountId;
-use restante_smtp::{About, DeliveryEntry, DeliveryJournal, Lookup, Outcome};
+use restante_smtp::{About, DeliveryEntry, DeliveryJournal, Lookup, Outcome, Protocol};
 use serde::{Deserialize, Serialize};
 
 use crate::doors::mail::commands::directory::refusal;
@@ -21,6 +21,8 @@ const ABOUT_BYTES_MAX: usize = 1_024;
 /// What a request may name.
 const NAMES: &[&str] = &["about", "account", "limit", "since"];
 const NANOS_PER_MS: i64 = 1_000_000;
+/// The listener of mail that was in the queue.
+pub(super) const QUEUE: &str = "queue";
 
 /// What a look-up returns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,14 +49,14 @@ pub(super) struct TracedDelivery {
     /// The JMAP id of the email.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email_id: Option<String>,
-    /// The reply of a refusal.
+    /// The reply of a refusal, or with which it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// `smtp` or `lmtp`.
+    /// `smtp`, `lmtp`, `submission`, `submissions`; `queue` for mail that was in the queue of this server.
     pub(super) listener: String,
     pub(super) is_tls: bool,
     /// None on a Unix socket.
@@ -81,6 +83,10 @@ pub(super) struct TracedDelivery {
 pub(super) enum TracedOutcome {
     /// Stored.
     Delivered,
+    /// Stored in Junk, by a check.
+    Junk,
+    /// Kept for the operator, by a check.
+    Quarantined,
     /// It was queued for another server.
     Queued,
     /// It was stored before.
@@ -91,40 +97,67 @@ pub(super) enum TracedOutcome {
     Refused,
     /// The connection ended within the message.
     BrokenOff,
+    /// Another server has taken it.
+    Sent,
+    /// It could not be sent, and is tried again.
+    Postponed,
+    /// It could not be sent, and is tried no more.
+    Failed,
+    /// Its sender gets a report.
+    Reported,
 }
 
 impl TracedOutcome {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
+            Self::Junk => "junk",
+            Self::Quarantined => "quarantined",
             Self::Queued => "queued",
             Self::Repeated => "repeated",
             Self::Deferred => "deferred",
             Self::Refused => "refused",
             Self::BrokenOff => "broken off",
+            Self::Sent => "sent",
+            Self::Postponed => "postponed",
+            Self::Failed => "failed",
+            Self::Reported => "reported",
         }
     }
 }
 
 impl From<DeliveryEntry> for TracedDelivery {
     fn from(entry: DeliveryEntry) -> Self {
+        let mut why = None;
         let (outcome, email_id, reply) = match entry.outcome {
             Outcome::Stored(id) => (TracedOutcome::Delivered, Some(format!("e{}", id.0)), None),
+            Outcome::Junk { email, reason } => {
+                why = Some(reason.into_owned());
+                (TracedOutcome::Junk, Some(format!("e{}", email.0)), None)
+            }
+            Outcome::Quarantined(reason) => {
+                why = Some(reason.into_owned());
+                (TracedOutcome::Quarantined, None, None)
+            }
             Outcome::Queued => (TracedOutcome::Queued, None, None),
             Outcome::Repeated => (TracedOutcome::Repeated, None, None),
             Outcome::BrokenOff => (TracedOutcome::BrokenOff, None, None),
             Outcome::Refused(reply) if reply.code < 500 => (TracedOutcome::Deferred, None, Some(reply)),
             Outcome::Refused(reply) => (TracedOutcome::Refused, None, Some(reply)),
+            Outcome::Sent(reply) => (TracedOutcome::Sent, None, Some(reply)),
+            Outcome::Postponed(reply) => (TracedOutcome::Postponed, None, Some(reply)),
+            Outcome::Failed(reply) => (TracedOutcome::Failed, None, Some(reply)),
+            Outcome::Reported(reply) => (TracedOutcome::Reported, None, Some(reply)),
         };
         let (account, address) = entry.account.map(|(account, address)| (account.0, address)).unzip();
         Self {
             at: entry.time.0 / NANOS_PER_MS,
             outcome,
             email_id,
-            code: reply.as_ref().map(|reply| reply.code),
+            code: reply.as_ref().map(|reply| reply.code).filter(|code| *code != 0),
             status: reply.as_ref().map(|reply| reply.status.to_string()),
-            reason: reply.map(|reply| reply.reason.into_owned()),
-            listener: entry.protocol.as_str().to_owned(),
+            reason: reply.map(|reply| reply.reason.into_owned()).or(why),
+            listener: entry.protocol.map_or(QUEUE, Protocol::as_str).to_owned(),
             is_tls: entry.is_tls,
             peer: entry.peer.map(|ip| ip.to_string()),
             hello: entry.hello,
@@ -166,7 +199,7 @@ pub(super) async fn look_up(
 /// `GET /admin/v1/mail/deliveries?about=anna@example.org&limit=50`
 pub(super) fn route(journal: Option<DeliveryJournal>) -> Route {
     let show = move |query| answer(journal.clone(), query);
-    let what = "what became of messages that came by SMTP or LMTP, the newest first";
+    let what = "what became of messages that came by SMTP or LMTP or were sent, the newest first";
     Route::get("/admin/v1/mail/deliveries", what, show).with_audience(Audience::Operators)
 }
 
@@ -221,7 +254,7 @@ impl Asked {
 mod tests {
     use restante_core::ErrorKind;
     use restante_records::RecordId;
-    use restante_smtp::{Protocol, RefusedWith};
+    use restante_smtp::NotedReply;
     use serde_json::json;
 
     use super::*;
@@ -250,10 +283,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_shown_with_what_is_known() {
-        let reply = RefusedWith { code: 452, status: "4.2.2".into(), reason: "the mailbox is full".into() };
+        let reply = NotedReply { code: 452, status: "4.2.2".into(), reason: "the mailbox is full".into() };
         let entry = DeliveryEntry {
             time: Timestamp(1_700_000_000_123_456_789),
-            protocol: Protocol::Lmtp,
+            protocol: Some(Protocol::Lmtp),
             is_tls: false,
             peer: None,
             hello: "mx".to_owned(),
@@ -272,6 +305,13 @@ mod tests {
                 "reason": "the mailbox is full", "listener": "lmtp", "isTls": false, "hello": "mx", "sender": "",
                 "recipient": "anna@example.org", "id": "5-1", "bytes": 0,
             })
+        );
+        let report = NotedReply { code: 0, status: "".into(), reason: "failed, report q01".into() };
+        let reported = DeliveryEntry { protocol: None, outcome: Outcome::Reported(report), ..entry.clone() };
+        let shown = TracedDelivery::from(reported);
+        assert_eq!(
+            (shown.listener.as_str(), shown.outcome, shown.code),
+            (QUEUE, TracedOutcome::Reported, None)
         );
         let account = Some((AccountId(100), "anna@example.org".to_owned()));
         let stored = DeliveryEntry { account, outcome: Outcome::Stored(RecordId(17)), ..entry };

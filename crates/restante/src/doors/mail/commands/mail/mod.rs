@@ -78,8 +78,10 @@ Examples:
   restante mail trace '<1234@example.net>' --format json | jq '.[].outcome'
 
 Messages that came by SMTP or LMTP are kept for seven days (mail.journal): delivered, repeated
-(it was delivered before), deferred (the sender's server tries again), refused, or broken off (the
-connection ended within the message). The newest come first. Mail that is imported is not listed.";
+(it was delivered before), deferred (the sender's server tries again), refused, broken off (the
+connection ended within the message), or queued. What is queued is then sent, postponed, failed, or
+delivered here, and reported when its sender gets a report. The newest come first. Mail that is
+imported is not listed.";
 
 const VAULT_HELP: &str = "\
 Examples:

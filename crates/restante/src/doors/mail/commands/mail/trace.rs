@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::DecimalBytes;
 
 use super::{
-    deliveries::{LIMIT_MAX, Traced, TracedDelivery},
+    deliveries::{LIMIT_MAX, QUEUE, Traced, TracedDelivery},
     operate::{MailAnswer, MailOperation, ReachedMail},
 };
 use crate::{
@@ -92,11 +92,21 @@ fn cells(delivery: &TracedDelivery, is_short: bool) -> Vec<String> {
         delivery.outcome.as_str().to_owned(),
         cut(sender, ADDRESS_CHARS),
         or_dash(cut(&delivery.recipient, ADDRESS_CHARS)),
-        delivery.peer.clone().unwrap_or_else(|| "socket".to_owned()),
+        peer(delivery),
         DecimalBytes(delivery.bytes).to_string(),
         or_dash(message_id.unwrap_or_default()),
         or_dash(detail(delivery)),
     ]
+}
+
+/// The client; of mail that was sent, the server that replied.
+fn peer(delivery: &TracedDelivery) -> String {
+    match &delivery.peer {
+        Some(peer) => peer.clone(),
+        None if delivery.listener != QUEUE => "socket".to_owned(),
+        None if delivery.hello.is_empty() => QUEUE.to_owned(),
+        None => delivery.hello.clone(),
+    }
 }
 
 /// The reply of a refusal; else the email, and the account's address where it is not the recipient.
@@ -145,6 +155,11 @@ mod tests {
             "2019-04-01T00:00:00Z|refused|<>|-|socket|0 B|-|550 5.1.1 no such user here"
         );
         assert_eq!(cells(&delivery("broken_off", json!({})), false)[7], "-");
+        let sent = json!({"listener": "queue", "peer": null, "code": 250, "status": "2.0.0", "reason": "taken", "hello": "mx"});
+        let sent = cells(&delivery("sent", sent), false);
+        assert_eq!((sent[1].as_str(), sent[4].as_str(), sent[7].as_str()), ("sent", "mx", "250 2.0.0 taken"));
+        let down = json!({"listener": "queue", "peer": null, "hello": ""});
+        assert_eq!(cells(&delivery("postponed", down), false)[4], "queue");
         let long = json!({"recipient": "a".repeat(100)});
         assert_eq!(cells(&delivery("repeated", long.clone()), true)[3].chars().count(), ADDRESS_CHARS);
         assert_eq!(cells(&delivery("repeated", long), false)[3].len(), 100);

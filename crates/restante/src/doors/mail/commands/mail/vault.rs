@@ -1,9 +1,6 @@
 //! `restante mail vault`
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 
 use anyhow::bail;
 use clap::Args;
@@ -12,11 +9,14 @@ use restante_directory::EmailAddress;
 
 use super::operate::{Destroyed, MailAnswer, MailOperation, ReachedMail};
 use crate::{
-    doors::mail::commands::directory::{
-        reach::{DirectoryFlags, Reached},
-        show,
+    doors::mail::commands::{
+        directory::{
+            reach::{DirectoryFlags, Reached},
+            show,
+        },
+        pages::{Item, Pages},
     },
-    output::{ReportFormat, printable, short, write_json},
+    output::{printable, short},
 };
 
 /// Emails that are read at once.
@@ -46,7 +46,7 @@ pub(super) async fn run(flags: &VaultFlags) -> anyhow::Result<ExitCode> {
 /// Prints page after page, so that a long list needs no memory.
 async fn list(flags: &VaultFlags, reached: &Reached) -> anyhow::Result<()> {
     let mail = ReachedMail::of(reached).await?;
-    let mut printer = Printer { format: flags.flags.format, printed: 0 };
+    let mut pages = Pages::new(flags.flags.format);
     let mut left = flags.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut after = None;
     loop {
@@ -58,66 +58,37 @@ async fn list(flags: &VaultFlags, reached: &Reached) -> anyhow::Result<()> {
         left = left.saturating_sub(items.len());
         // Not locked while a page is waited for.
         let mut out = io::stdout().lock();
-        printer.print(&items, &mut out)?;
+        pages.print(&items, &mut out)?;
         after = next;
         if after.is_none() || left == 0 {
-            printer.end(&mut out)?;
+            pages.end(&mut out)?;
             return Ok(());
         }
     }
 }
 
-/// Prints lines below one head, or one JSON array.
-struct Printer {
-    format: ReportFormat,
-    printed: u64,
-}
-
-impl Printer {
-    fn print(&mut self, items: &[Destroyed], out: &mut dyn Write) -> io::Result<()> {
-        for item in items {
-            match self.format {
-                ReportFormat::Text => {
-                    if self.printed == 0 {
-                        print_cells(["id", "destroyed", "size", "from", "subject"].map(str::to_owned), out)?;
-                    }
-                    print_cells(cells(item), out)?;
-                }
-                ReportFormat::Json => {
-                    out.write_all(if self.printed == 0 { b"[" } else { b"," })?;
-                    write_json(&mut *out, item)?;
-                }
-            }
-            self.printed += 1;
-        }
-        Ok(())
+impl Item for Destroyed {
+    fn head() -> String {
+        columns(["id", "destroyed", "size", "from", "subject"].map(str::to_owned))
     }
 
-    fn end(&self, out: &mut dyn Write) -> io::Result<()> {
-        match self.format {
-            ReportFormat::Text => Ok(()),
-            ReportFormat::Json if self.printed == 0 => writeln!(out, "[]"),
-            ReportFormat::Json => writeln!(out, "]"),
-        }
+    fn line(&self) -> String {
+        let destroyed = show::time(i64::try_from(self.destroyed).unwrap_or(i64::MAX));
+        let size = DecimalBytes(self.size).to_string();
+        let (from, subject) = (short(&self.from, FROM_CHARS), short(&self.subject, SUBJECT_CHARS));
+        columns([self.id.to_string(), destroyed, size, from, subject])
     }
 }
 
-fn cells(item: &Destroyed) -> [String; 5] {
-    let destroyed = show::time(i64::try_from(item.destroyed).unwrap_or(i64::MAX));
-    let size = DecimalBytes(item.size).to_string();
-    let (from, subject) = (short(&item.from, FROM_CHARS), short(&item.subject, SUBJECT_CHARS));
-    [item.id.to_string(), destroyed, size, from, subject]
-}
-
-fn print_cells(cells: [String; 5], out: &mut dyn Write) -> io::Result<()> {
+fn columns(cells: [String; 5]) -> String {
     let [id, destroyed, size, from, subject] = cells.map(|cell| printable(&cell));
-    let line = format!("{id:<8}  {destroyed:<20}  {size:>9}  {from:<FROM_CHARS$}  {subject}");
-    writeln!(out, "{}", line.trim_end())
+    format!("{id:<8}  {destroyed:<20}  {size:>9}  {from:<FROM_CHARS$}  {subject}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::ReportFormat;
 
     fn destroyed(id: u64, subject: &str) -> Destroyed {
         let (destroyed, received) = (1_554_076_800, 1_554_076_000);
@@ -126,7 +97,7 @@ mod tests {
     }
 
     fn printed(format: ReportFormat, pages: &[&[Destroyed]]) -> String {
-        let (mut printer, mut out) = (Printer { format, printed: 0 }, Vec::new());
+        let (mut printer, mut out) = (Pages::new(format), Vec::new());
         for page in pages {
             printer.print(page, &mut out).unwrap();
         }

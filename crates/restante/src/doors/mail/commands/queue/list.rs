@@ -14,12 +14,15 @@ use super::{
     operate::{AllHeld, QueueAnswer, QueueOperation, Queued, QueuedDomain, ReachedQueue},
 };
 use crate::{
-    doors::mail::commands::directory::{
-        reach::{DirectoryFlags, Reached},
-        show,
+    doors::mail::commands::{
+        directory::{
+            reach::{DirectoryFlags, Reached},
+            show,
+        },
+        pages::{Item, Pages},
     },
     exit,
-    output::{ReportFormat, printable, short, write_json},
+    output::{ReportFormat, printable, short},
 };
 
 /// Recipients that are read at once.
@@ -65,7 +68,7 @@ pub(super) async fn run(flags: &ListFlags) -> anyhow::Result<ExitCode> {
 /// Prints page after page, so that a long list needs no memory.
 async fn list(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
     let queue = ReachedQueue::of(reached).await?;
-    let mut printer = Printer { format: flags.flags.format, printed: 0 };
+    let mut pages = Pages::new(flags.flags.format);
     let mut left = flags.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let (mut after, mut is_first) = (None, true);
     loop {
@@ -81,10 +84,10 @@ async fn list(flags: &ListFlags, reached: &Reached) -> anyhow::Result<()> {
         left = left.saturating_sub(items.len());
         // Not locked while a page is waited for.
         let mut out = io::stdout().lock();
-        printer.print(&items, &mut out)?;
+        pages.print(&items, &mut out)?;
         after = next;
         if after.is_none() || left == 0 {
-            printer.end(&mut out)?;
+            pages.end(&mut out)?;
             return Ok(());
         }
     }
@@ -161,64 +164,34 @@ fn print_one(queued: &Queued, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints lines below one head, or one JSON array.
-struct Printer {
-    format: ReportFormat,
-    printed: u64,
-}
-
-impl Printer {
-    fn print(&mut self, items: &[Queued], out: &mut dyn Write) -> io::Result<()> {
-        for item in items {
-            match self.format {
-                ReportFormat::Text => {
-                    if self.printed == 0 {
-                        let head =
-                            ["id", "state", "next attempt", "tries", "recipient", "sender", "last reply"];
-                        print_cells(head.map(str::to_owned), out)?;
-                    }
-                    print_cells(cells(item), out)?;
-                }
-                ReportFormat::Json => {
-                    out.write_all(if self.printed == 0 { b"[" } else { b"," })?;
-                    write_json(&mut *out, item)?;
-                }
-            }
-            self.printed += 1;
-        }
-        Ok(())
+impl Item for Queued {
+    fn head() -> String {
+        columns(
+            ["id", "state", "next attempt", "tries", "recipient", "sender", "last reply"].map(str::to_owned),
+        )
     }
 
-    fn end(&self, out: &mut dyn Write) -> io::Result<()> {
-        match self.format {
-            ReportFormat::Text => Ok(()),
-            ReportFormat::Json if self.printed == 0 => writeln!(out, "[]"),
-            ReportFormat::Json => writeln!(out, "]"),
-        }
+    fn line(&self) -> String {
+        let sender = if self.sender.is_empty() { "<>" } else { &self.sender };
+        let next = if self.state == "due" { time(self.due) } else { String::new() };
+        let reply = self.last_reply.as_deref().or(self.reason.as_deref()).unwrap_or_default();
+        columns([
+            self.id.clone(),
+            self.state.clone(),
+            next,
+            self.attempts.to_string(),
+            short(&self.recipient, RECIPIENT_CHARS),
+            short(sender, SENDER_CHARS),
+            short(reply, REPLY_CHARS),
+        ])
     }
 }
 
-fn cells(item: &Queued) -> [String; 7] {
-    let sender = if item.sender.is_empty() { "<>" } else { &item.sender };
-    let next = if item.state == "due" { time(item.due) } else { String::new() };
-    let reply = item.last_reply.as_deref().or(item.reason.as_deref()).unwrap_or_default();
-    [
-        item.id.clone(),
-        item.state.clone(),
-        next,
-        item.attempts.to_string(),
-        short(&item.recipient, RECIPIENT_CHARS),
-        short(sender, SENDER_CHARS),
-        short(reply, REPLY_CHARS),
-    ]
-}
-
-fn print_cells(cells: [String; 7], out: &mut dyn Write) -> io::Result<()> {
+fn columns(cells: [String; 7]) -> String {
     let [id, state, next, tries, recipient, sender, reply] = cells.map(|cell| printable(&cell));
-    let line = format!(
+    format!(
         "{id:<10}  {state:<6}  {next:<20}  {tries:>5}  {recipient:<RECIPIENT_CHARS$}  {sender:<SENDER_CHARS$}  {reply}"
-    );
-    writeln!(out, "{}", line.trim_end())
+    )
 }
 
 fn time(seconds: u64) -> String {
@@ -249,7 +222,7 @@ mod tests {
     }
 
     fn printed(format: ReportFormat, pages: &[&[Queued]]) -> String {
-        let (mut printer, mut out) = (Printer { format, printed: 0 }, Vec::new());
+        let (mut printer, mut out) = (Pages::new(format), Vec::new());
         for page in pages {
             printer.print(page, &mut out).unwrap();
         }
