@@ -7,10 +7,12 @@
 mod check;
 mod config;
 mod counts;
+pub mod dmarc;
 mod document;
 mod edits;
 mod email_state;
 mod error;
+mod hex;
 pub mod html;
 mod identities;
 mod keywords;
@@ -21,6 +23,7 @@ pub mod message;
 mod metrics;
 mod place;
 mod plan;
+pub mod quarantine;
 pub mod queue;
 mod read;
 mod restore;
@@ -48,8 +51,8 @@ pub use metrics::MailMetrics;
 pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
-    KINDS_END, RESERVED, account, answered, dkim, email, identity, keyword, kinds, mailbox, outbox, outgoing,
-    push, queued, sent, submission, thread, upload, vacation, vault,
+    KINDS_END, RESERVED, account, answered, dkim, dmarc_seen, email, identity, keyword, kinds, mailbox,
+    outbox, outgoing, push, quarantined, queued, sent, submission, thread, upload, vacation, vault,
 };
 pub use submissions::{
     EnvelopeAddress, NewSubmission, OutboxEntry, OutboxMessage, RecipientState, SUBMISSIONS_MAX, Submission,

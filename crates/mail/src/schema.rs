@@ -37,11 +37,15 @@ pub fn kinds() -> Vec<KindSchema> {
         outgoing::schema(),
         sent::schema(),
         dkim::schema(),
+        dmarc_seen::schema(),
+        quarantined::schema(),
     ]
 }
 
 pub mod answered;
+pub mod dmarc_seen;
 pub mod outbox;
+pub mod quarantined;
 pub mod sent;
 pub mod submission;
 pub mod vacation;

@@ -18,6 +18,7 @@ mod journal;
 mod limits;
 mod local;
 mod mail_delivery;
+mod mail_quarantine;
 mod memory;
 mod metrics;
 mod outbox;
@@ -37,6 +38,7 @@ pub use journal::{
 };
 pub use local::LocalDelivery;
 pub use mail_delivery::MailDelivery;
+pub use mail_quarantine::{MailQuarantine, Released};
 pub use metrics::SmtpMetrics;
 pub use outbox::{Outbox, QueueOutbox};
 pub use quarantine::{Quarantine, QuarantinedAbout};

@@ -49,12 +49,13 @@ struct Placing<'p> {
 }
 
 impl LocalDelivery {
-    async fn destination(&self, message: &Outgoing, address: &str) -> Result<Destination, Refusal> {
+    /// Where mail of a sender for an address goes.
+    pub(crate) async fn destination(&self, sender: &str, address: &str) -> Result<Destination, Refusal> {
         let parsed: EmailAddress = address.parse().map_err(|_| Refusal::BadAddress)?;
         if let Some(forwards) = &self.forwards
             && let Some(original) = forwards.sender.original(address)
         {
-            if !message.sender.is_empty() {
+            if !sender.is_empty() {
                 return Err(Refusal::ReturnOnly);
             }
             let outside = Outside { alias: parsed, addresses: vec![original], is_return: true };
@@ -73,7 +74,7 @@ impl LocalDelivery {
 
     /// Places a message, and returns the emails that it made.
     async fn place(&self, message: &Outgoing, address: &str) -> Result<Vec<(AccountId, RecordId)>, Refusal> {
-        let Destination { targets, outside } = self.destination(message, address).await?;
+        let Destination { targets, outside } = self.destination(&message.sender, address).await?;
         let header = Header::read(&message.bytes);
         if header.received > RECEIVED_MAX {
             return Err(Refusal::HopLimit);
@@ -186,7 +187,7 @@ impl LocalDelivery {
         });
     }
 
-    fn refusal_of(&self, error: &DeliveryError) -> Refusal {
+    pub(crate) fn refusal_of(&self, error: &DeliveryError) -> Refusal {
         match error {
             DeliveryError::OverQuota if self.quota_is_permanent => Refusal::OverQuotaForGood,
             DeliveryError::OverQuota => Refusal::OverQuota,

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn chk7_results_that_claim_to_be_ours_are_removed_in_one_pass() {
+    fn chk5_results_that_claim_to_be_ours_are_removed_in_one_pass() {
         let message = "Authentication-Results: mail.example.org; spf=pass\r\nA: 1\r\n\
                        authentication-results :\r\n mail.example.org;\r\n\tdkim=pass\r\n\
                        Authentication-Results: other.example; spf=pass\r\nReturn-Path: <x>\r\n\r\n\

@@ -27,6 +27,8 @@ pub enum SourceKind {
     Report,
     /// A vacation reply (RFC 3834): `Source::record` is the email that it answers.
     Vacation,
+    /// An aggregate report of DMARC (RFC 7489 §7.2).
+    AggregateReport,
 }
 
 /// Where a queued message comes from, and what makes it the same message when it is queued again.

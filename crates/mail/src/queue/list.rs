@@ -17,7 +17,7 @@ use super::{
     edit::Editor,
     stored::{number, property_text, state_number, text, view},
 };
-use crate::schema::queued;
+use crate::{hex, schema::queued};
 
 /// The longest page of a list.
 pub const LIST_MAX: usize = 1_000;
@@ -50,9 +50,7 @@ pub struct ListCursor {
 
 impl fmt::Display for ListCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-", self.account.number())?;
-        let bytes = self.after.as_ref().map_or(&[][..], |after| &after.0);
-        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}-{}", self.account.number(), self.after.as_ref().map(hex::of_cursor).unwrap_or_default())
     }
 }
 
@@ -64,18 +62,8 @@ impl FromStr for ListCursor {
         let (account, after) = text.split_once('-').ok_or_else(wrong)?;
         let number: usize = account.parse().map_err(|_| wrong())?;
         let account = QueueAccount::all().nth(number).ok_or_else(wrong)?;
-        if !after.bytes().all(|byte| byte.is_ascii_hexdigit()) || !after.len().is_multiple_of(2) {
-            return Err(wrong());
-        }
-        let digits = after.as_bytes().chunks_exact(2);
-        let bytes: Result<Vec<u8>, Error> = digits
-            .map(|pair| {
-                let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-                u8::from_str_radix(pair, 16).map_err(|_| wrong())
-            })
-            .collect();
-        let bytes = Bytes::from(bytes?);
-        Ok(Self { account, after: (!bytes.is_empty()).then_some(Cursor(bytes)) })
+        let after = hex::cursor(after).ok_or_else(wrong)?;
+        Ok(Self { account, after: Some(after).filter(|after| !after.0.is_empty()) })
     }
 }
 

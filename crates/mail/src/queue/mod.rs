@@ -34,6 +34,7 @@ pub use view::{LastAttempt, QueuedMessage, QueuedRecipient, QueuedState};
 
 use edit::Editor;
 use operate::Action;
+pub(crate) use stored::{number, property_text};
 
 /// The queue. Cloning shares it. All handles of one process on one store should be clones of one, so that their edits don't conflict.
 #[derive(Clone)]

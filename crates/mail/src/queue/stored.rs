@@ -101,7 +101,10 @@ impl Stored {
     /// Whether it is remembered when it has ended: its source may come again with the same key after that.
     pub(super) fn is_remembered(&self) -> bool {
         match self.source.kind {
-            SourceKind::Submission | SourceKind::Forward | SourceKind::Vacation => true,
+            SourceKind::Submission
+            | SourceKind::Forward
+            | SourceKind::Vacation
+            | SourceKind::AggregateReport => true,
             SourceKind::Smtp | SourceKind::Report => false,
         }
     }
@@ -169,7 +172,7 @@ fn domain_of(address: &str) -> String {
 }
 
 /// A text as a property: one that is too long is hashed, so that different ones stay different.
-pub(super) fn property_text(text: &str) -> Bytes {
+pub(crate) fn property_text(text: &str) -> Bytes {
     if text.len() <= TEXT_BYTES_MAX {
         return Bytes::copy_from_slice(text.as_bytes());
     }
@@ -188,7 +191,7 @@ pub(super) fn state_number(state: QueuedState) -> u64 {
     }
 }
 
-pub(super) fn number(properties: &Properties, property: Property) -> Option<u64> {
+pub(crate) fn number(properties: &Properties, property: Property) -> Option<u64> {
     properties.values(property).find_map(|value| match value {
         Value::Number(number) => Some(*number),
         _ => None,

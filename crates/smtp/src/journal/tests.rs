@@ -206,7 +206,7 @@ fn long_texts_are_cut_and_still_found() {
 
 #[test]
 fn a_file_of_a_newer_version_is_refused() {
-    let mut file = b"RSTNTJNL\x02\0\0\0".to_vec();
+    let mut file = b"RSTNTJNL\x03\0\0\0".to_vec();
     file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
     let error = format::records(&file, "stored-00000001").err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);

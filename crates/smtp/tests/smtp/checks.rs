@@ -250,7 +250,7 @@ async fn chk8_exempt_clients_lmtp_and_submission_are_not_checked() {
 }
 
 #[tokio::test]
-async fn chk7_results_that_claim_to_be_ours_are_removed() {
+async fn chk5_results_that_claim_to_be_ours_are_removed() {
     let server = server(&Arc::new(FakeChecks::new())).await;
     let message = "Authentication-Results: mail.example.org; dkim=pass\r\nReturn-Path: <x>\r\n\
                    Authentication-Results: other.example; dkim=pass\r\n\r\n.\r\n";

@@ -161,6 +161,8 @@ fn noted(server: &Server) -> Vec<String> {
         let id = entry.message_id.as_deref().unwrap_or("-");
         let outcome = match &entry.outcome {
             Outcome::Stored(_) => "stored".to_owned(),
+            Outcome::Junk { reason, .. } => format!("junk: {reason}"),
+            Outcome::Quarantined(reason) => format!("quarantined: {reason}"),
             Outcome::Repeated => "repeated".to_owned(),
             Outcome::Refused(reply) => format!("{} {}", reply.code, reply.status),
             Outcome::BrokenOff => "broken off".to_owned(),

@@ -12,6 +12,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
+use restante_checks::{ChecksMetrics, SenderChecks};
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
@@ -23,7 +24,9 @@ use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::{
-    MailSpec, blobs, commands,
+    MailSpec, blobs,
+    checking::Checking,
+    commands,
     console::{self, Outgoing, Pages},
     erasing::Eraser,
     journal,
@@ -111,6 +114,7 @@ impl DoorSpec for MailSpec {
         };
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
+        let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -121,6 +125,7 @@ impl DoorSpec for MailSpec {
             search,
             indexer,
             sending,
+            checking,
             certificates,
             smtp: OnceLock::new(),
             metrics,
@@ -185,6 +190,7 @@ struct RoleMetrics {
     smtp: SmtpMetrics,
     journal: JournalMetrics,
     sending: SendingMetricsOfAll,
+    checks: ChecksMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -246,6 +252,8 @@ struct OpenMail {
     indexer: Option<Indexer>,
     /// Only a server with mail sends some; any shows its queue.
     sending: Sending,
+    /// Only what other servers send is checked.
+    checking: Option<Checking>,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
     /// Once it has started.
@@ -271,6 +279,7 @@ impl OpenDoor for OpenMail {
         self.metrics.indexer.register(registry);
         self.metrics.journal.register(registry);
         self.metrics.sending.register(registry);
+        self.metrics.checks.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -345,7 +354,9 @@ impl OpenDoor for OpenMail {
         };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
-        tasks.into_iter().chain(following).chain(indexing).chain(noting).chain(sending).collect()
+        let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
+        let of_mail = following.into_iter().chain(indexing).chain(noting).chain(checking);
+        tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
     async fn start(&self, _addresses: &[(Listener, SocketAddr)]) -> anyhow::Result<Vec<Started>> {
@@ -397,8 +408,15 @@ impl OpenDoor for OpenMail {
                 None => Ok(()),
             }
         };
-        let (search, journal, stores) = tokio::join!(search, journal, self.stores.close(limit));
-        search.and(journal).and(stores)
+        let checking = async {
+            match &self.checking {
+                Some(checking) => checking.close(limit).await,
+                None => Ok(()),
+            }
+        };
+        let (search, journal, checking, stores) =
+            tokio::join!(search, journal, checking, self.stores.close(limit));
+        search.and(journal).and(checking).and(stores)
     }
 }
 
@@ -452,6 +470,11 @@ impl OpenMail {
             net: self.shared.net.clone(),
             submission: Some(self.sending.submission(self.config(), &self.directory)),
             forwards: Some(self.sending.forwards()),
+            checks: self
+                .checking
+                .as_ref()
+                .map(|checking| Arc::new(checking.checks()) as Arc<dyn SenderChecks>),
+            quarantine: None,
         }
     }
 

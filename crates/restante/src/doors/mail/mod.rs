@@ -1,6 +1,7 @@
 //! Mail: records, blobs, the directory of accounts and the search index; the doors JMAP, SMTP and LMTP.
 
 pub(crate) mod blobs;
+mod checking;
 pub(crate) mod commands;
 mod console;
 mod door;

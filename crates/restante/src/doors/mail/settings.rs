@@ -115,6 +115,7 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
         ("jmap.", config.jmap.problem()),
         ("smtp.", config.smtp.problem()),
         ("submission.", config.submission.problem()),
+        ("checks.", config.checks.problem()),
         ("delivery.", config.delivery.problem()),
         ("public.mta_sts.", config.public.mta_sts.problem()),
     ];
@@ -125,7 +126,13 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
 }
 
 /// The keys whose values the doors check.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 33] = [
+    "checks.attachments",
+    "checks.block_lists",
+    "checks.exempt",
+    "checks.filter.learn_url",
+    "checks.filter.password_file",
+    "checks.filter.url",
     "delivery.delay_notice_seconds",
     "delivery.lease_seconds",
     "delivery.recipients_per_transaction_max",

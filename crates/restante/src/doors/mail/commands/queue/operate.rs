@@ -117,7 +117,7 @@ pub(crate) struct Queued {
     pub(crate) domain: String,
     /// Empty for `<>`.
     pub(crate) sender: String,
-    /// `submission`, `smtp`, `forward`, `report` or `vacation`.
+    /// `submission`, `smtp`, `forward`, `report`, `vacation` or `dmarc report`.
     pub(crate) source: String,
     /// The account that sends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -293,6 +293,7 @@ impl From<&QueuedRecipient> for Queued {
             SourceKind::Forward => "forward",
             SourceKind::Report => "report",
             SourceKind::Vacation => "vacation",
+            SourceKind::AggregateReport => "dmarc report",
         };
         let reply = |reply: &restante_mail::queue::Reply| {
             let from = reply.from.as_ref().map(|from| format!(" ({from})")).unwrap_or_default();

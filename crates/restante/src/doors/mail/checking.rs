@@ -1,0 +1,156 @@
+//! Checks of mail from outside, as the settings ask for them.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use restante_checks::{
+    AttachmentNames, Authenticator, Checks, ChecksMetrics, ClientChecks, ClientLookups, Filter, Greylist,
+    Parts, Rspamd,
+};
+use restante_core::Clock;
+use restante_mail::message;
+use restante_net::dns::{Resolver, ResolverConfig, SystemResolver};
+use restante_records::EngineUrl;
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
+
+use crate::{config::Config, signals::Stop};
+
+/// Answers of name servers that are kept: names of clients and keys of signatures are asked for again and again.
+const ANSWERS_MAX: u64 = 65_536;
+/// How deep attached messages are looked into for their attachments.
+const NESTED_MAX: usize = 5;
+/// Names that are read of one message.
+const NAMES_MAX: usize = 1_000;
+
+/// Checks that are made, and what they remember.
+pub(super) struct Checking {
+    checks: Checks,
+    /// The filter, which learns too.
+    filter: Option<Arc<Rspamd>>,
+    greylist: Option<Arc<Greylist>>,
+}
+
+impl Checking {
+    /// Opens what checks need; `None` when the settings want none, or no mail comes from other servers.
+    pub(super) async fn open(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        metrics: ChecksMetrics,
+    ) -> anyhow::Result<Option<Self>> {
+        let settings = &config.checks;
+        if !settings.enabled || config.smtp.listen.is_empty() {
+            return Ok(None);
+        }
+        let asked = ResolverConfig { cached_max: ANSWERS_MAX, ..config.delivery.remote.resolver() };
+        let resolver = SystemResolver::new(&asked).context("can't ask the DNS")?;
+        let resolver: Arc<dyn Resolver> = Arc::new(resolver);
+        let greylist = open_greylist(config, clock.clone()).await?;
+        let filter =
+            Rspamd::open(settings.filter.clone()).context("can't use the filter of mail")?.map(Arc::new);
+        let of_clients = Duration::from_millis(settings.client_timeout_ms.get());
+        let lookups = ClientLookups::new(resolver.clone(), &settings.block_lists, of_clients);
+        let parts = Parts {
+            hostname: config.smtp.hostname.clone(),
+            authenticator: Authenticator::new(
+                resolver,
+                clock,
+                Duration::from_millis(settings.timeout_ms.get()),
+            ),
+            client: Arc::new(ClientChecks::new(lookups, greylist.clone(), settings)),
+            filter: filter.clone().filter(|filter| filter.judges()).map(|filter| filter as Arc<dyn Filter>),
+            attachment_names: attachment_names(),
+            reports: None,
+            metrics,
+        };
+        let checks = Checks::new(settings.clone(), parts)?;
+        Ok(Some(Self { checks, filter, greylist }))
+    }
+
+    pub(super) fn checks(&self) -> Checks {
+        self.checks.clone()
+    }
+
+    /// The filter, if it learns from users.
+    pub(super) fn learning(&self) -> Option<Arc<Rspamd>> {
+        self.filter.clone().filter(|filter| filter.learns())
+    }
+
+    /// Writes what is remembered now and then, until the server stops.
+    pub(super) fn spawn(&self, stop: &Stop) -> Option<JoinHandle<()>> {
+        let (greylist, stop) = (self.greylist.clone()?, stop.clone());
+        Some(tokio::spawn(async move {
+            tokio::select! {
+                () = greylist.run() => {}
+                () = stop.requested() => {}
+            }
+        }))
+    }
+
+    /// Writes what was learned last.
+    pub(super) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
+        let Some(greylist) = &self.greylist else { return Ok(()) };
+        let saved = timeout(limit, greylist.save()).await;
+        saved
+            .with_context(|| format!("the greylist was not written within {} s", limit.as_secs_f64()))?
+            .context("can't write the greylist")
+    }
+}
+
+async fn open_greylist(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result<Option<Arc<Greylist>>> {
+    let settings = config.checks.greylist.clone();
+    if !settings.enabled {
+        return Ok(None);
+    }
+    if config.records_url() == EngineUrl::Memory {
+        return Ok(Some(Arc::new(Greylist::in_memory(settings, clock))));
+    }
+    let folder = config.server.data_dir.join("greylist");
+    let opened = spawn_blocking({
+        let folder = folder.clone();
+        move || Greylist::open(&folder, settings, clock)
+    });
+    let greylist =
+        opened.await?.with_context(|| format!("can't open the greylist in {}", folder.display()))?;
+    Ok(Some(Arc::new(greylist)))
+}
+
+/// Reads the names of the parts of a message, also of messages that are attached to it.
+fn attachment_names() -> AttachmentNames {
+    Arc::new(|raw| {
+        let mut names = Vec::new();
+        add_names(raw, NESTED_MAX, &mut names);
+        names
+    })
+}
+
+fn add_names(raw: &[u8], depth: usize, names: &mut Vec<String>) {
+    for part in message::structure(raw).parts {
+        if names.len() >= NAMES_MAX {
+            return;
+        }
+        names.extend(part.name);
+        if part.media_type == "message/rfc822" && depth > 0 {
+            add_names(part.body.of(raw), depth - 1, names);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chk15_names_are_those_of_all_parts_decoded_and_of_attached_messages() {
+        let raw =
+            b"Content-Type: multipart/mixed; boundary=a\r\n\r\n--a\r\nContent-Type: text/plain\r\n\r\nHi\r\n\
+            --a\r\nContent-Type: application/x; name=\"=?utf-8?Q?f=C3=BCr.exe?=\"\r\n\r\nx\r\n\
+            --a\r\nContent-Disposition: attachment; filename*=utf-8''b%2Ejs\r\n\r\nx\r\n\
+            --a\r\nContent-Type: message/rfc822\r\n\r\n\
+            Content-Type: application/x; name=inner.bat\r\n\r\nx\r\n--a--\r\n";
+        let names = attachment_names()(raw);
+        assert_eq!(names, ["f\u{fc}r.exe", "b.js", "inner.bat"]);
+    }
+}
