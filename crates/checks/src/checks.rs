@@ -24,8 +24,8 @@ use crate::{
 /// Names of attachments that are compared with patterns.
 const ATTACHMENTS_MAX: usize = 1_000;
 
-/// The names of the attachments of a raw message, decoded, in their order, so many at most; `None` when it has more parts than are read. The structure of a message is the
-/// model's business.
+/// The names of the attachments of a raw message, decoded; `None` when it has more than so many, or more parts than are read. The structure of a message is the model's
+/// business.
 pub type AttachmentNames = Arc<dyn Fn(&[u8], usize) -> Option<Vec<String>> + Send + Sync>;
 
 /// What checks are made with.
