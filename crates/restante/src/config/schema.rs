@@ -48,6 +48,8 @@ pub(crate) struct Config {
     #[cfg(feature = "mail")]
     pub(crate) checks: restante_checks::ChecksConfig,
     #[cfg(feature = "mail")]
+    pub(crate) quarantine: restante_mail::quarantine::QuarantineConfig,
+    #[cfg(feature = "mail")]
     pub(crate) delivery: restante_delivery::DeliveryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,

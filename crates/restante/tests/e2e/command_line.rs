@@ -65,6 +65,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         "docs/domains.md",
         "docs/mail.md",
         "docs/sending.md",
+        "docs/junk.md",
         "docs/measured.md",
         "docs/operators.md",
         "docs/operators-databases.md",

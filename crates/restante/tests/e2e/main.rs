@@ -5,6 +5,7 @@ mod support;
 
 mod backup;
 mod certificates;
+mod checks;
 mod command_line;
 mod configuration;
 mod crash;

@@ -533,7 +533,7 @@ async fn a_full_disk_loses_entries_until_there_is_space() {
 
 /// A file of version 1 with one entry, byte by byte: `docs/formats/journal.md`.
 fn of_version_1() -> Vec<u8> {
-    let mut body = NOW.to_le_bytes().to_vec();
+    let mut body = (NOW * 1_000_000_000).to_le_bytes().to_vec();
     body.extend([32 | 2 | 4 | 8, 4]); // submission, TLS, an account, IPv4; queued
     body.extend(0_u16.to_le_bytes());
     body.extend(100_u32.to_le_bytes());
@@ -587,7 +587,7 @@ async fn jrn1_what_was_sent_outlives_what_is_tried_again_and_again() {
     }
     let found = test.ids("bob@example.net").await;
     assert!(found.contains(&"sent".to_owned()) && found.contains(&"failed".to_owned()));
-    assert!(found.len() < 1_000, "{}", found.len());
+    assert!(found.len() < 4_000, "the oldest of them are gone: {}", found.len());
 }
 
 #[test]

@@ -1,24 +1,27 @@
 //! Checks of mail from outside, as the settings ask for them.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use restante_checks::{
     Authenticator, Checks, ChecksMetrics, ClientChecks, ClientLookups, Filter, Greylist, Parts, Rspamd,
 };
 use restante_core::Clock;
-use restante_mail::message;
+use restante_mail::{message, quarantine::Quarantine};
 use restante_net::dns::{Resolver, ResolverConfig, SystemResolver};
 use restante_records::EngineUrl;
 use tokio::{
     task::{JoinHandle, spawn_blocking},
-    time::timeout,
+    time::{MissedTickBehavior, interval, timeout},
 };
+use tracing::{info, warn};
 
 use crate::{config::Config, signals::Stop};
 
 /// Answers of name servers that are kept: names of clients and keys of signatures are asked for again and again.
 const ANSWERS_MAX: u64 = 65_536;
+/// How often mail is removed from the quarantine whose days are over.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Checks that are made, and what they remember.
 pub(super) struct Checking {
@@ -91,6 +94,24 @@ impl Checking {
         saved
             .with_context(|| format!("the greylist was not written within {} s", limit.as_secs_f64()))?
             .context("can't write the greylist")
+    }
+}
+
+/// Removes mail from the quarantine that was kept long enough, every hour until the server stops.
+pub(super) async fn expire(quarantine: Quarantine, stop: Stop) {
+    let mut turns = interval(EXPIRE_INTERVAL);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stopping = pin!(stop.requested());
+    loop {
+        tokio::select! {
+            () = &mut stopping => return,
+            _ = turns.tick() => {}
+        }
+        match quarantine.expire().await {
+            Ok(0) => {}
+            Ok(messages) => info!(messages, "mail in quarantine was removed: it was kept long enough"),
+            Err(error) => warn!(%error, "mail in quarantine is not removed: it is tried again in an hour"),
+        }
     }
 }
 

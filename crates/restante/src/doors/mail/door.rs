@@ -16,16 +16,21 @@ use restante_checks::{ChecksMetrics, SenderChecks};
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
-use restante_mail::{Mail, MailMetrics};
+use restante_mail::{
+    Mail, MailMetrics,
+    quarantine::{Quarantine, QuarantineMetrics},
+};
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
-use restante_smtp::{DeliveryJournal, Journal, JournalMetrics, MailDelivery, SmtpDoor, SmtpMetrics};
+use restante_smtp::{
+    DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, SmtpDoor, SmtpMetrics,
+};
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::{
     MailSpec, blobs,
-    checking::Checking,
+    checking::{self, Checking},
     commands,
     console::{self, Outgoing, Pages},
     erasing::Eraser,
@@ -114,6 +119,7 @@ impl DoorSpec for MailSpec {
         };
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
+        let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
         let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
@@ -126,6 +132,7 @@ impl DoorSpec for MailSpec {
             indexer,
             sending,
             checking,
+            quarantine,
             certificates,
             smtp: OnceLock::new(),
             metrics,
@@ -191,6 +198,7 @@ struct RoleMetrics {
     journal: JournalMetrics,
     sending: SendingMetricsOfAll,
     checks: ChecksMetrics,
+    quarantine: QuarantineMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -224,6 +232,19 @@ async fn open_sending(
     Sending::open(SendingParts { config, stores, directory, mail, journal, clock, follow, metrics }).await
 }
 
+/// The quarantine, whose mail is delivered as the queue delivers.
+fn open_quarantine(
+    shared: &Shared,
+    stores: &Stores,
+    sending: &Sending,
+    metrics: &RoleMetrics,
+) -> MailQuarantine {
+    let (records, blobs) = (stores.records.records.clone(), stores.blobs.blobs.clone());
+    let (settings, clock) = (shared.effective.config.quarantine.clone(), shared.clock.clone());
+    let kept = Quarantine::new(records, blobs, clock, settings, metrics.quarantine.clone());
+    MailQuarantine { kept, local: sending.local() }
+}
+
 /// Whether clients read mail.
 pub(super) fn has_jmap(config: &Config) -> bool {
     !config.public.listen.is_empty()
@@ -254,6 +275,7 @@ struct OpenMail {
     sending: Sending,
     /// Only what other servers send is checked.
     checking: Option<Checking>,
+    quarantine: MailQuarantine,
     /// Those of STARTTLS.
     certificates: Option<Arc<Certificates>>,
     /// Once it has started.
@@ -280,6 +302,7 @@ impl OpenDoor for OpenMail {
         self.metrics.journal.register(registry);
         self.metrics.sending.register(registry);
         self.metrics.checks.register(registry);
+        self.metrics.quarantine.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -306,6 +329,8 @@ impl OpenDoor for OpenMail {
         routes.push(Outgoing::new(queue.clone(), limits, self.directory.clone()).route());
         let operator = commands::queue::Operator { queue, directory: self.directory.clone() };
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
+        let operator = commands::quarantine::Operator(self.quarantine.clone());
+        routes.push(commands::quarantine::route(operator, backups::data_folder(config)));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -355,7 +380,9 @@ impl OpenDoor for OpenMail {
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
         let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
-        let of_mail = following.into_iter().chain(indexing).chain(noting).chain(checking);
+        let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
+        let of_mail =
+            [expiring].into_iter().chain(following.into_iter()).chain(indexing).chain(noting).chain(checking);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
@@ -474,7 +501,7 @@ impl OpenMail {
                 .checking
                 .as_ref()
                 .map(|checking| Arc::new(checking.checks()) as Arc<dyn SenderChecks>),
-            quarantine: None,
+            quarantine: Some(Arc::new(self.quarantine.clone())),
         }
     }
 

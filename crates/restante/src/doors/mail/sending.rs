@@ -71,6 +71,7 @@ pub(super) struct Sending {
     pub(super) queue: Queue,
     pub(super) limits: SendingLimits,
     forwards: Forwards,
+    local: LocalDelivery,
     outbox: Arc<QueueOutbox>,
     health: SenderHealth,
     clock: Arc<dyn Clock>,
@@ -133,7 +134,7 @@ impl Sending {
             queue: queue.clone(),
             blobs: mail.blobs().clone(),
             remote: Arc::new(remote(config, stores, directory, clock.clone(), metrics)?),
-            local: Arc::new(ServerLocal { local, mail: mail.clone() }),
+            local: Arc::new(ServerLocal { local: local.clone(), mail: mail.clone() }),
             submissions: Arc::new(MailSubmissions::new(mail.clone())),
             preparing: Arc::new(BlobPreparing::new(mail.blobs().clone())),
             notices: Arc::new(ReportNotices::new(&config.smtp.hostname)),
@@ -150,7 +151,7 @@ impl Sending {
         let vacations = Follower::new(named, records, vacations, clock.clone(), follow)?;
         let health = sender.health();
         let tasks = Some(Tasks { sender, submissions, vacations });
-        Ok(Self { queue, limits, forwards, outbox, health, clock, tasks })
+        Ok(Self { queue, limits, forwards, local, outbox, health, clock, tasks })
     }
 
     /// Lets mail be sent until the server stops.
@@ -168,6 +169,11 @@ impl Sending {
         let (health, clock) = (self.health.clone(), self.clock.clone());
         let now = move || u64::try_from(clock.now().0 / NANOS_PER_SECOND).unwrap_or(0);
         RoleCheck { name: "delivery", problem: Arc::new(move || health.problem(now())) }
+    }
+
+    /// Delivers mail in this server, as the queue does.
+    pub(super) fn local(&self) -> LocalDelivery {
+        self.local.clone()
     }
 
     pub(super) fn forwards(&self) -> Forwards {

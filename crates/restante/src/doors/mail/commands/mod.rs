@@ -5,6 +5,7 @@ pub(super) mod directory;
 mod findings;
 pub(super) mod mail;
 mod pages;
+pub(super) mod quarantine;
 pub(super) mod queue;
 pub(super) mod records;
 
@@ -35,6 +36,9 @@ pub(crate) enum MailCommand {
     /// Manage the mail of accounts: check it, restore destroyed emails
     #[command(subcommand, after_help = "Example:\n  restante mail vault anna@example.org")]
     Mail(mail::UpkeepCommand),
+    /// Manage mail that checks keep for the operator: list, show, release and drop it
+    #[command(subcommand, after_help = "Example:\n  restante quarantine list")]
+    Quarantine(quarantine::QuarantineCommand),
     /// Manage outgoing mail: list, hold, release, retry and drop what waits
     #[command(subcommand, after_help = "Example:\n  restante queue list")]
     Queue(queue::QueueCommand),
@@ -66,6 +70,7 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Token(command) => directory::token::run(command).await,
         MailCommand::Log(flags) => directory::log::run(&flags).await,
         MailCommand::Mail(command) => mail::run(command).await,
+        MailCommand::Quarantine(command) => quarantine::run(command).await,
         MailCommand::Queue(command) => queue::run(command).await,
         MailCommand::Records(command) => records::run(command).await,
         MailCommand::Blobs(command) => blobs::run(command).await,
