@@ -7,6 +7,7 @@ use crate::{
     client::{BlockList, GreylistConfig},
     filter::FilterConfig,
     network::Network,
+    reports::ReportsConfig,
 };
 
 /// What is done with a message that fails a check.
@@ -55,6 +56,8 @@ pub struct ChecksConfig {
     pub greylist: GreylistConfig,
     /// A filter of content.
     pub filter: FilterConfig,
+    /// Aggregate reports of DMARC.
+    pub reports: ReportsConfig,
 }
 
 impl Default for ChecksConfig {
@@ -74,6 +77,7 @@ impl Default for ChecksConfig {
             block_lists: Vec::new(),
             greylist: GreylistConfig::default(),
             filter: FilterConfig::default(),
+            reports: ReportsConfig::default(),
         }
     }
 }

@@ -31,4 +31,4 @@ pub use config::{Action, ChecksConfig};
 pub use filter::{Filter, FilterAction, FilterConfig, FilterVerdict, Lesson, Rspamd};
 pub use judgement::{Envelope, Judgement, Peer, Refused, SenderChecks, Verdict};
 pub use metrics::ChecksMetrics;
-pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink};
+pub use reports::{Disposition, DmarcSeen, PolicyOverride, ReportSink, ReportsConfig};

@@ -1,7 +1,10 @@
 //! What aggregate reports of DMARC are made of (RFC 7489 §7.2).
 
+mod config;
+
 use std::net::IpAddr;
 
+pub use self::config::ReportsConfig;
 use crate::Authentication;
 
 /// What became of a message by its sender's policy (RFC 7489 appendix C, `DispositionType`).

@@ -5,17 +5,61 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
+use restante_checks::Lesson;
 
-/// What is counted of submissions and vacation replies. Cloning shares the counts.
+/// What is counted of submissions, vacation replies and learning. Cloning shares the counts.
 #[derive(Clone, Debug, Default)]
 pub struct FollowerMetrics {
     submissions: Family<ResultLabel, Counter>,
     vacation: Family<ResultLabel, Counter>,
+    learning: Family<LearningLabels, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
     result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LearningLabels {
+    lesson: &'static str,
+    result: &'static str,
+}
+
+/// What became of a message that the filter was to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LearningResult {
+    /// The filter has learned it.
+    Learned,
+    /// It never learns this message.
+    Refused,
+    /// It, or reading the message, failed again and again.
+    Failed,
+    /// The message is larger than what the filter takes.
+    TooLarge,
+    /// The message is gone.
+    Gone,
+}
+
+impl LearningResult {
+    const ALL: [Self; 5] = [Self::Learned, Self::Refused, Self::Failed, Self::TooLarge, Self::Gone];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Learned => "learned",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::TooLarge => "too_large",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+const fn lesson_label(lesson: Lesson) -> &'static str {
+    match lesson {
+        Lesson::Junk => "junk",
+        Lesson::NotJunk => "not_junk",
+    }
 }
 
 /// What became of an email while a vacation response was in force.
@@ -49,6 +93,17 @@ impl FollowerMetrics {
         for result in [VacationResult::Replied, VacationResult::Repeated, VacationResult::NotAnswered] {
             let _ = self.vacation.get_or_create(&ResultLabel { result: result.as_str() });
         }
+        for result in LearningResult::ALL {
+            for lesson in [Lesson::Junk, Lesson::NotJunk] {
+                let labels = LearningLabels { lesson: lesson_label(lesson), result: result.as_str() };
+                let _ = self.learning.get_or_create(&labels);
+            }
+        }
+        registry.register(
+            "restante_learning_messages",
+            "Messages that users moved into or out of Junk, by what the filter was to learn and by result: learned, refused, failed, too_large, gone",
+            self.learning.clone(),
+        );
         registry.register(
             "restante_submissions",
             "Submissions of JMAP, by result: queued, refused",
@@ -67,6 +122,11 @@ impl FollowerMetrics {
 
     pub(crate) fn count_refused(&self) {
         self.submissions.get_or_create(&ResultLabel { result: "refused" }).inc();
+    }
+
+    pub(crate) fn count_learning(&self, lesson: Lesson, result: LearningResult) {
+        let labels = LearningLabels { lesson: lesson_label(lesson), result: result.as_str() };
+        self.learning.get_or_create(&labels).inc();
     }
 
     pub(crate) fn count_vacation(&self, result: VacationResult) {

@@ -1,10 +1,12 @@
 //! Delivery of outgoing mail: to other servers, and to accounts of this one.
 
+pub mod aggregate;
 pub mod auto_reply;
 mod config;
 pub mod dkim;
 pub mod domain_records;
 mod follower_metrics;
+mod learning;
 mod metrics;
 mod notices;
 pub mod prepare;
@@ -21,6 +23,7 @@ mod vacation_reply;
 
 pub use config::DeliveryConfig;
 pub use follower_metrics::FollowerMetrics;
+pub use learning::LearningFollower;
 pub use metrics::SenderMetrics;
 pub use notices::ReportNotices;
 pub use prepare::BlobPreparing;

@@ -356,7 +356,7 @@ async fn verify(folder: &Path, acknowledged: &[&str]) {
     for number in &queued {
         assert!(taken.contains_key(number), "mail {number} is lost");
         assert!(mails.contains(number), "mail {number} was not placed");
-        assert!(reports.contains(number), "nobody was told that mail {number} was refused");
+        assert!(reports.contains(number), "nobody got a report that mail {number} was refused");
     }
     assert_eq!(server.blobs.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
     server.close().await;

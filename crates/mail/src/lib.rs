@@ -51,8 +51,8 @@ pub use metrics::MailMetrics;
 pub use restante_core::Error;
 pub use restore::{Purged, VaultEntry, VaultPage, VaultUsage};
 pub use schema::{
-    KINDS_END, RESERVED, account, answered, dkim, dmarc_seen, email, identity, keyword, kinds, mailbox,
-    outbox, outgoing, push, quarantined, queued, sent, submission, thread, upload, vacation, vault,
+    KINDS_END, RESERVED, account, answered, dkim, dmarc_seen, email, identity, keyword, kinds, learned,
+    mailbox, outbox, outgoing, push, quarantined, queued, sent, submission, thread, upload, vacation, vault,
 };
 pub use submissions::{
     EnvelopeAddress, NewSubmission, OutboxEntry, OutboxMessage, RecipientState, SUBMISSIONS_MAX, Submission,

@@ -39,11 +39,13 @@ pub fn kinds() -> Vec<KindSchema> {
         dkim::schema(),
         dmarc_seen::schema(),
         quarantined::schema(),
+        learned::schema(),
     ]
 }
 
 pub mod answered;
 pub mod dmarc_seen;
+pub mod learned;
 pub mod outbox;
 pub mod quarantined;
 pub mod sent;

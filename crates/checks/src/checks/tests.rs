@@ -36,14 +36,14 @@ impl ClientChecking for SlowClient {
 
 /// What a filter does when it is asked.
 #[derive(Clone, Copy)]
-enum Fault {
+enum TestFilter {
     Slow(Duration),
     Panics,
     Says(FilterAction),
 }
 
 #[async_trait]
-impl Filter for Fault {
+impl Filter for TestFilter {
     fn takes(&self, bytes: u64) -> bool {
         bytes < 1_000
     }
@@ -82,7 +82,7 @@ impl ReportSink for Noted {
 struct Setup {
     config: ChecksConfig,
     client: Duration,
-    filter: Option<Fault>,
+    filter: Option<TestFilter>,
     names: AttachmentNames,
     resolver: Arc<FixedResolver>,
     reports: Arc<Noted>,
@@ -141,7 +141,7 @@ async fn chk19_all_checks_together_have_one_bound_in_time() {
     let names: AttachmentNames = Arc::new(|_, _| Some(vec!["a.exe".to_owned()]));
     let setup = Setup {
         client: day,
-        filter: Some(Fault::Slow(day)),
+        filter: Some(TestFilter::Slow(day)),
         names,
         config: ChecksConfig { hello: Action::Junk, ..Setup::new().config },
         ..Setup::new()
@@ -157,7 +157,7 @@ async fn chk19_all_checks_together_have_one_bound_in_time() {
 
 #[tokio::test]
 async fn chk16_a_filter_that_fails_changes_nothing() {
-    for fault in [Fault::Panics, Fault::Slow(Duration::ZERO)] {
+    for fault in [TestFilter::Panics, TestFilter::Slow(Duration::ZERO)] {
         let judged = Setup { filter: Some(fault), ..Setup::new() }.judge().await;
         assert_eq!((judged.verdict, judged.filter), (Verdict::Accept, None));
         assert!(!judged.fields.contains("X-Spam-Status"), "{}", judged.fields);
@@ -166,13 +166,13 @@ async fn chk16_a_filter_that_fails_changes_nothing() {
 
 #[tokio::test]
 async fn chk17_what_a_filter_says_stands_in_the_message_and_in_the_journal() {
-    let setup = Setup { filter: Some(Fault::Says(FilterAction::Junk)), ..Setup::new() };
+    let setup = Setup { filter: Some(TestFilter::Says(FilterAction::Junk)), ..Setup::new() };
     let judged = setup.judge().await;
     assert_eq!(judged.verdict, Verdict::Junk("the filter's score is 9.0: A, B".to_owned()));
     assert_eq!(judged.filter.as_deref(), Some("the filter's score is 9.0: A, B"));
     let field = "X-Spam-Status: Yes, score=9.0 required=6.0\r\n\ttests=A,\r\n\tB\r\n";
     assert!(judged.fields.ends_with(field), "{}", judged.fields);
-    let judged = Setup { filter: Some(Fault::Says(FilterAction::None)), ..Setup::new() }.judge().await;
+    let judged = Setup { filter: Some(TestFilter::Says(FilterAction::None)), ..Setup::new() }.judge().await;
     assert!(judged.fields.contains("X-Spam-Status: No, score=9.0"), "{}", judged.fields);
     let long = Bytes::from([MESSAGE, &[b'x'; 1_000]].concat());
     assert_eq!(setup.judge_raw(long).await.filter, None, "it takes no long messages");

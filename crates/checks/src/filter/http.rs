@@ -33,7 +33,7 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// Requests to one server. It has no time-out: whoever calls stops waiting.
+/// Requests to one server. It has no time-out: the one who calls stops waiting.
 pub(super) struct HttpClient {
     url: FilterUrl,
     /// Connections without a request.

@@ -133,7 +133,7 @@ fn learned(answer: &Answer) -> Result<(), Error> {
     }
 }
 
-/// What rspamd is told of the envelope. A value that can't stand in a header is left out.
+/// What rspamd hears of the envelope. A value that can't stand in a header is left out.
 fn headers(envelope: Envelope<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut add = |name: &HeaderName, value: &str| {

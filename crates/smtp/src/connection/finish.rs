@@ -353,7 +353,7 @@ impl Deliveries {
     /// What became of the message for a recipient.
     fn of(&self, recipient: &Recipient) -> Result<(), Refusal> {
         let outside = recipient.outside.as_ref().map(|_| self.of_outside(recipient));
-        // Junk that somebody has here is taken: nobody is told which of several copies was not sent on.
+        // Junk that somebody has here is taken: nobody hears which of several copies was not sent on.
         let outside =
             outside.filter(|result| *result != Err(Refusal::ForwardJunk) || self.targets.is_empty());
         joined(recipient.targets.iter().map(|target| self.result(target).map(|_| ())).chain(outside))

@@ -25,7 +25,7 @@ impl Recipients for Users {
             account: AccountId(number),
             address: format!("{local}@example.org").parse().unwrap(),
             state: State::Active,
-            quota_bytes: (local == "bob").then_some(150),
+            quota_bytes: (local == "bob").then_some(50),
             detail: None,
         };
         Ok(match address.local() {

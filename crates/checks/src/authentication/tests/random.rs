@@ -86,7 +86,8 @@ proptest! {
 
 #[test]
 fn chk2_the_seeds_of_the_fuzzer_hold() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/authentication");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let folder = root.join("tests").join("fuzz/corpus/authentication");
     let seeds: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(seeds.len() >= 4, "the seeds were not found");
     for seed in seeds {

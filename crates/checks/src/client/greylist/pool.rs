@@ -8,7 +8,7 @@ pub(super) type Key = [u8; 16];
 /// Keys with a time, of which the oldest goes when there are too many.
 #[derive(Debug)]
 pub(super) struct Pool {
-    entries: HashMap<Key, Place>,
+    entries: HashMap<Key, Slot>,
     /// In the order in which they were set.
     by_age: BTreeMap<u64, Entry>,
     next: u64,
@@ -26,7 +26,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Slot {
     number: u64,
     at: u64,
 }
@@ -55,7 +55,7 @@ impl Pool {
     /// Remembers a key as the newest. The oldest one goes if there are too many.
     pub(super) fn set(&mut self, entry: Entry) {
         self.remove(&entry.key);
-        self.entries.insert(entry.key, Place { number: self.next, at: entry.at });
+        self.entries.insert(entry.key, Slot { number: self.next, at: entry.at });
         self.by_age.insert(self.next, entry);
         *self.by_owner.entry(entry.owner).or_default() += 1;
         self.next += 1;

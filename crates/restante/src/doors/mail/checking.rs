@@ -72,8 +72,8 @@ impl Checking {
     }
 
     /// The filter, if it learns from users.
-    pub(super) fn learning(&self) -> Option<Arc<Rspamd>> {
-        self.filter.clone().filter(|filter| filter.learns())
+    pub(super) fn learning(&self) -> Option<Arc<dyn Filter>> {
+        self.filter.clone().filter(|filter| filter.learns()).map(|filter| filter as Arc<dyn Filter>)
     }
 
     /// Writes what is remembered now and then, until the server stops.

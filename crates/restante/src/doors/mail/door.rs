@@ -12,7 +12,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
-use restante_checks::{ChecksMetrics, SenderChecks};
+use restante_checks::{ChecksMetrics, Filter, SenderChecks};
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
@@ -118,9 +118,10 @@ impl DoorSpec for MailSpec {
             false => (None, None),
         };
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
-        let sending = open_sending(shared, &stores, &directory, &mail, &journal, &metrics).await?;
-        let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
         let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
+        let learning = checking.as_ref().and_then(Checking::learning);
+        let sending = open_sending(shared, &stores, &directory, &mail, &journal, learning, &metrics).await?;
+        let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -224,12 +225,14 @@ async fn open_sending(
     directory: &Directory,
     mail: &Mail,
     journal: &Option<DeliveryJournal>,
+    learning: Option<Arc<dyn Filter>>,
     metrics: &RoleMetrics,
 ) -> anyhow::Result<Sending> {
     let (config, clock) = (&shared.effective.config, shared.clock.clone());
     let (follow, metrics) = (&metrics.follow, &metrics.sending);
     let journal = journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>);
-    Sending::open(SendingParts { config, stores, directory, mail, journal, clock, follow, metrics }).await
+    let parts = SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, learning };
+    Sending::open(parts).await
 }
 
 /// The quarantine, whose mail is delivered as the queue delivers.
@@ -382,7 +385,7 @@ impl OpenDoor for OpenMail {
         let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
         let of_mail =
-            [expiring].into_iter().chain(following.into_iter()).chain(indexing).chain(noting).chain(checking);
+            [expiring].into_iter().chain(following).chain(indexing).chain(noting).chain(checking);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 

@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
+use restante_checks::Filter;
 use restante_core::{Clock, Error};
 use restante_delivery::{
-    Attempted, BlobPreparing, FollowerMetrics, Local, MailSubmissions, NotedOutcome, NoticeKind, OutcomeLog,
-    Outgoing, Recipient, RecipientOutcome, ReportNotices, Sender, SenderHealth, SenderMetrics, SenderParts,
-    SubmissionFollower, VacationFollower,
+    Attempted, BlobPreparing, FollowerMetrics, LearningFollower, Local, MailSubmissions, NotedOutcome,
+    NoticeKind, OutcomeLog, Outgoing, Recipient, RecipientOutcome, ReportNotices, Sender, SenderHealth,
+    SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
     dkim::DomainSigner,
     route::OwnHost,
     srs::Srs,
@@ -44,6 +45,8 @@ const SRS_SECRET: &str = "srs";
 /// position, for which deliveries wait.
 const SUBMISSIONS_GATHERED: Duration = Duration::from_millis(100);
 const VACATIONS_GATHERED: Duration = Duration::from_secs(1);
+/// How long commits are gathered before the filter learns. What is moved within it after its delivery counts as placed by the server.
+const LESSONS_GATHERED: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 /// Why a report that was placed is placed again, which makes no second one.
 const NOT_NAMED: &str = "the report can't be named in its submission now";
@@ -84,6 +87,8 @@ struct Tasks {
     sender: Sender,
     submissions: Follower<SubmissionFollower>,
     vacations: Follower<VacationFollower>,
+    /// Only where a filter learns.
+    learning: Option<Follower<LearningFollower>>,
 }
 
 /// The stores that mail is sent from.
@@ -96,6 +101,8 @@ pub(super) struct SendingParts<'p> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) follow: &'p restante_follow::Metrics,
     pub(super) metrics: &'p SendingMetricsOfAll,
+    /// The filter that learns from users, where there is one.
+    pub(super) learning: Option<Arc<dyn Filter>>,
 }
 
 /// The queue in these records. A store that was restored sends nothing until an operator releases it.
@@ -106,7 +113,8 @@ pub(super) fn queue(records: &restante_records::Opened, clock: Arc<dyn Clock>) -
 impl Sending {
     /// Opens all of it. Nothing is sent until [`Sending::spawn`].
     pub(super) async fn open(parts: SendingParts<'_>) -> anyhow::Result<Self> {
-        let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics } = parts;
+        let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, learning } =
+            parts;
         let records = &stores.records;
         let queue = queue(records, clock.clone());
         let (rates, counted) = (config.submission.rates(), metrics.limits.clone());
@@ -150,18 +158,30 @@ impl Sending {
         let named = Settings { gather: VACATIONS_GATHERED, ..Settings::new(VacationFollower::NAME) };
         let vacations = Follower::new(named, records, vacations, clock.clone(), follow)?;
         let health = sender.health();
-        let tasks = Some(Tasks { sender, submissions, vacations });
+        let learning = match learning {
+            Some(filter) => {
+                let learning = LearningFollower::new(mail.clone(), filter, metrics.followers.clone());
+                let named = Settings { gather: LESSONS_GATHERED, ..Settings::new(LearningFollower::NAME) };
+                Some(Follower::new(named, records, learning, clock.clone(), follow)?)
+            }
+            None => None,
+        };
+        let tasks = Some(Tasks { sender, submissions, vacations, learning });
         Ok(Self { queue, limits, forwards, local, outbox, health, clock, tasks })
     }
 
     /// Lets mail be sent until the server stops.
     pub(super) fn spawn(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
-        let Some(Tasks { sender, submissions, vacations }) = self.tasks.take() else { return Vec::new() };
-        vec![
+        let Some(Tasks { sender, submissions, vacations, learning }) = self.tasks.take() else {
+            return Vec::new();
+        };
+        let mut tasks = vec![
             tokio::spawn(sender.run(stop.clone().requested())),
             tokio::spawn(run(submissions, stop.clone())),
             tokio::spawn(run(vacations, stop.clone())),
-        ]
+        ];
+        tasks.extend(learning.map(|learning| tokio::spawn(run(learning, stop.clone()))));
+        tasks
     }
 
     /// Whether mail gets out.

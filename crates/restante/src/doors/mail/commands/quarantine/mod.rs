@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use indicatif::DecimalBytes;
 
 pub(crate) use operate::Operator;
-use operate::{IDS_MAX, Kept, PATH, QuarantineAnswer, QuarantineOperation, ReleasedTo, Shown};
+use operate::{IDS_MAX, PATH, QuarantineAnswer, QuarantineOperation, QuarantinedMessage, ReleasedTo, Shown};
 pub(crate) use route::route;
 
 use super::{
@@ -179,7 +179,8 @@ async fn show_one(flags: &QuarantineShowFlags, reached: &Reached) -> anyhow::Res
 }
 
 fn print_one(shown: &Shown, message: &[u8], out: &mut dyn Write) -> io::Result<()> {
-    let Kept { id, received, peer, hello, sender, recipients, reason, from, subject, size } = &shown.kept;
+    let QuarantinedMessage { id, received, peer, hello, sender, recipients, reason, from, subject, size } =
+        &shown.kept;
     let sender = if sender.is_empty() { "<>" } else { sender };
     let lines = [
         ("id", Some(id.to_string())),
@@ -254,7 +255,7 @@ fn not_there(ids: &[u64]) -> anyhow::Result<ExitCode> {
     Ok(exit::found_wrong())
 }
 
-impl Item for Kept {
+impl Item for QuarantinedMessage {
     fn head() -> String {
         columns(["id", "received", "sender", "recipients", "subject", "reason"].map(str::to_owned))
     }
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn chk20_a_line_of_the_list_does_not_drive_the_terminal() {
-        let kept = Kept {
+        let kept = QuarantinedMessage {
             id: 17,
             received: 1_554_076_800,
             peer: Some("192.0.2.1".to_owned()),

@@ -44,7 +44,7 @@ pub(super) enum QuarantineOperation {
 #[serde(rename_all = "snake_case")]
 pub(super) enum QuarantineAnswer {
     Listed {
-        items: Vec<Kept>,
+        items: Vec<QuarantinedMessage>,
         next: Option<String>,
     },
     Shown(Option<Box<Shown>>),
@@ -57,7 +57,7 @@ pub(super) enum QuarantineAnswer {
 /// A message in quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Kept {
+pub(super) struct QuarantinedMessage {
     pub(super) id: u64,
     /// When it was received, in seconds since 1970.
     pub(super) received: u64,
@@ -82,7 +82,7 @@ pub(super) struct Kept {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Shown {
     #[serde(flatten)]
-    pub(super) kept: Kept,
+    pub(super) kept: QuarantinedMessage,
     /// The beginning of the message, in Base64.
     pub(super) message: String,
 }
@@ -105,7 +105,7 @@ pub(super) struct ReleasedTo {
     pub(super) problem: Option<String>,
 }
 
-impl From<&Quarantined> for Kept {
+impl From<&Quarantined> for QuarantinedMessage {
     fn from(message: &Quarantined) -> Self {
         Self {
             id: message.id.0,
@@ -141,7 +141,7 @@ impl Operator {
                 let page =
                     self.0.kept.list(&ListFilter { domain, recipient }, after.as_deref(), limit).await?;
                 Ok(QuarantineAnswer::Listed {
-                    items: page.items.iter().map(Kept::from).collect(),
+                    items: page.items.iter().map(QuarantinedMessage::from).collect(),
                     next: page.next,
                 })
             }
@@ -159,7 +159,8 @@ impl Operator {
         let Some(message) = self.0.kept.get(id).await? else { return Ok(QuarantineAnswer::Shown(None)) };
         let raw = self.0.kept.read(message.blob).await?;
         let shown = raw.get(..SHOWN_BYTES_MAX).unwrap_or(&raw);
-        let shown = Shown { kept: Kept::from(&message), message: STANDARD.encode_to_string(shown) };
+        let shown =
+            Shown { kept: QuarantinedMessage::from(&message), message: STANDARD.encode_to_string(shown) };
         Ok(QuarantineAnswer::Shown(Some(Box::new(shown))))
     }
 

@@ -1,0 +1,126 @@
+//! What a DMARC record says to those who report (RFC 7489 §6.3).
+
+use std::str;
+
+use restante_directory::EmailAddress;
+
+/// The most addresses of a record that are looked at.
+const ADDRESSES_MAX: usize = 10;
+
+/// The policy of a domain, with the defaults where the record leaves something out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// `r` or `s`: how DKIM is aligned.
+    pub adkim: &'static str,
+    /// The same of SPF.
+    pub aspf: &'static str,
+    /// What is asked for the domain: `none`, `quarantine` or `reject`.
+    pub p: &'static str,
+    /// What is asked for its subdomains.
+    pub sp: &'static str,
+    /// Of how many messages in a hundred.
+    pub pct: u8,
+    /// Where aggregate reports go.
+    pub rua: Vec<Destination>,
+}
+
+/// An address that reports go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The address.
+    pub address: String,
+    /// Its domain in lower case.
+    pub host: String,
+    /// The most bytes of a report, compressed, that it takes.
+    pub bytes_max: Option<u64>,
+}
+
+impl Published {
+    /// Reads a record; `None` when it is none.
+    pub fn parse(record: &str) -> Option<Self> {
+        let mut tags = record.split(';').map(|tag| {
+            let (name, value) = tag.split_once('=').unwrap_or((tag, ""));
+            (name.trim().to_ascii_lowercase(), value.trim())
+        });
+        let (first, version) = tags.next()?;
+        if first != "v" || version != "DMARC1" {
+            return None;
+        }
+        let mut published = Self { adkim: "r", aspf: "r", p: "none", sp: "", pct: 100, rua: Vec::new() };
+        for (name, value) in tags {
+            match name.as_str() {
+                "adkim" => published.adkim = alignment(value),
+                "aspf" => published.aspf = alignment(value),
+                "p" => published.p = policy(value).unwrap_or("none"),
+                "sp" => published.sp = policy(value).unwrap_or(""),
+                "pct" => published.pct = value.parse().ok().filter(|pct| *pct <= 100).unwrap_or(100),
+                "rua" => published.rua = destinations(value),
+                _ => {}
+            }
+        }
+        if published.sp.is_empty() {
+            published.sp = published.p;
+        }
+        Some(published)
+    }
+}
+
+fn alignment(value: &str) -> &'static str {
+    if value.eq_ignore_ascii_case("s") { "s" } else { "r" }
+}
+
+fn policy(value: &str) -> Option<&'static str> {
+    ["none", "quarantine", "reject"].into_iter().find(|known| known.eq_ignore_ascii_case(value))
+}
+
+/// The addresses of `rua`. What is no address of mail is left out.
+fn destinations(value: &str) -> Vec<Destination> {
+    value.split(',').take(ADDRESSES_MAX).filter_map(|uri| destination(uri.trim())).collect()
+}
+
+fn destination(uri: &str) -> Option<Destination> {
+    let (scheme, rest) = uri.split_once(':')?;
+    if !scheme.eq_ignore_ascii_case("mailto") {
+        return None;
+    }
+    // A `!` of the address itself is written as %21 (RFC 7489 §6.2).
+    let (address, limit) = match rest.split_once('!') {
+        Some((address, limit)) => (address, Some(bytes_of(limit)?)),
+        None => (rest, None),
+    };
+    let address = address.split_once('?').map_or(address, |(address, _)| address);
+    let address = decoded(address)?;
+    let parsed: EmailAddress = address.parse().ok()?;
+    Some(Destination { host: parsed.domain().as_str().to_owned(), address, bytes_max: limit })
+}
+
+/// `10m`: bytes with a unit, a power of 2.
+fn bytes_of(limit: &str) -> Option<u64> {
+    let digits = limit.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match limit.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A text of a URI without its percent encoding.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = after;
+            continue;
+        }
+        let digits = str::from_utf8(after.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after.get(2..)?;
+    }
+    String::from_utf8(bytes).ok()
+}
