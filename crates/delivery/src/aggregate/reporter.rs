@@ -32,6 +32,7 @@ const SPREAD_SECONDS: u64 = 14_400;
 const DAYS: u64 = 3;
 
 /// What reports are made of and sent with.
+#[derive(Clone)]
 pub struct ReporterParts {
     /// What was found.
     pub rows: DmarcRows,
@@ -54,6 +55,7 @@ pub struct ReporterParts {
 }
 
 /// Sends reports about days that are over, and forgets what is old.
+#[derive(Clone)]
 pub struct Reporter {
     parts: ReporterParts,
 }

@@ -94,6 +94,8 @@ impl Server {
         );
         let sent: Arc<Sent> = Arc::default();
         let local = LocalDelivery {
+            hostname: "mx.example.org".to_owned(),
+            journal: None,
             recipients: Arc::new(Users),
             delivery: Arc::new(MailDelivery::new(mail.clone(), &SmtpConfig::default())),
             forwards: Some(Forwards { outbox: sent.clone(), sender: Arc::new(Unchanged) }),

@@ -16,6 +16,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use super::reporting::{Reporting, ReportingParts};
 use crate::{config::Config, signals::Stop};
 
 /// Answers of name servers that are kept: names of clients and keys of signatures are asked for again and again.
@@ -26,17 +27,19 @@ const EXPIRE_INTERVAL: Duration = Duration::from_secs(3_600);
 /// Checks that are made, and what they remember.
 pub(super) struct Checking {
     checks: Checks,
-    /// The filter, which learns too.
-    filter: Option<Arc<Rspamd>>,
     greylist: Option<Arc<Greylist>>,
+    /// What they find is counted and reported.
+    reporting: Option<Reporting>,
 }
 
 impl Checking {
     /// Opens what checks need; `None` when the settings want none, or no mail comes from other servers.
     pub(super) async fn open(
         config: &Config,
+        filter: Option<Arc<Rspamd>>,
         clock: Arc<dyn Clock>,
         metrics: ChecksMetrics,
+        reporting: ReportingParts<'_>,
     ) -> anyhow::Result<Option<Self>> {
         let settings = &config.checks;
         if !settings.enabled || config.smtp.listen.is_empty() {
@@ -46,8 +49,7 @@ impl Checking {
         let resolver = SystemResolver::new(&asked).context("can't ask the DNS")?;
         let resolver: Arc<dyn Resolver> = Arc::new(resolver);
         let greylist = open_greylist(config, clock.clone()).await?;
-        let filter =
-            Rspamd::open(settings.filter.clone()).context("can't use the filter of mail")?.map(Arc::new);
+        let reporting = Reporting::open(reporting, resolver.clone()).await?;
         let of_clients = Duration::from_millis(settings.client_timeout_ms.get());
         let lookups = ClientLookups::new(resolver.clone(), &settings.block_lists, of_clients);
         let parts = Parts {
@@ -58,33 +60,35 @@ impl Checking {
                 Duration::from_millis(settings.timeout_ms.get()),
             ),
             client: Arc::new(ClientChecks::new(lookups, greylist.clone(), settings)),
-            filter: filter.clone().filter(|filter| filter.judges()).map(|filter| filter as Arc<dyn Filter>),
+            filter: filter.filter(|filter| filter.judges()).map(|filter| filter as Arc<dyn Filter>),
             attachment_names: Arc::new(message::attachment_names),
-            reports: None,
+            reports: reporting.as_ref().map(Reporting::sink),
             metrics,
         };
         let checks = Checks::new(settings.clone(), parts)?;
-        Ok(Some(Self { checks, filter, greylist }))
+        Ok(Some(Self { checks, greylist, reporting }))
     }
 
     pub(super) fn checks(&self) -> Checks {
         self.checks.clone()
     }
 
-    /// The filter, if it learns from users.
-    pub(super) fn learning(&self) -> Option<Arc<dyn Filter>> {
-        self.filter.clone().filter(|filter| filter.learns()).map(|filter| filter as Arc<dyn Filter>)
-    }
-
-    /// Writes what is remembered now and then, until the server stops.
-    pub(super) fn spawn(&self, stop: &Stop) -> Option<JoinHandle<()>> {
-        let (greylist, stop) = (self.greylist.clone()?, stop.clone());
-        Some(tokio::spawn(async move {
-            tokio::select! {
-                () = greylist.run() => {}
-                () = stop.requested() => {}
-            }
-        }))
+    /// Writes what is remembered now and then, and reports what was found, until the server stops.
+    pub(super) fn spawn(&self, stop: &Stop) -> Vec<JoinHandle<()>> {
+        let mut tasks = Vec::new();
+        if let Some(reporting) = &self.reporting {
+            tasks.extend(reporting.spawn(stop));
+        }
+        if let Some(greylist) = self.greylist.clone() {
+            let stop = stop.clone();
+            tasks.push(tokio::spawn(async move {
+                tokio::select! {
+                    () = greylist.run() => {}
+                    () = stop.requested() => {}
+                }
+            }));
+        }
+        tasks
     }
 
     /// Writes what was learned last.
@@ -95,6 +99,21 @@ impl Checking {
             .with_context(|| format!("the greylist was not written within {} s", limit.as_secs_f64()))?
             .context("can't write the greylist")
     }
+}
+
+/// Opens the filter that the settings name.
+pub(super) fn open_filter(config: &Config) -> anyhow::Result<Option<Arc<Rspamd>>> {
+    if !config.checks.enabled {
+        return Ok(None);
+    }
+    let filter = Rspamd::open(config.checks.filter.clone()).context("can't use the filter of mail")?;
+    Ok(filter.map(Arc::new))
+}
+
+/// The filter, if it learns from users. They move what came by LMTP, too.
+pub(super) fn learning(filter: Option<&Arc<Rspamd>>) -> Option<Arc<dyn Filter>> {
+    let filter = filter.filter(|filter| filter.learns())?;
+    Some(filter.clone())
 }
 
 /// Removes mail from the quarantine that was kept long enough, every hour until the server stops.

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_backup::{Layout, Store};
 use restante_checks::{ChecksMetrics, Filter, SenderChecks};
+use restante_delivery::aggregate::AggregateMetrics;
 use restante_directory::{Actor, Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_jmap::{JmapDoor, JmapMetrics, JmapParts, OpenConnections};
@@ -37,6 +38,7 @@ use super::{
     journal,
     logins::LoginGuard,
     records,
+    reporting::{self, ReportingParts},
     search::{self, Indexer},
     sending::{Sending, SendingMetricsOfAll, SendingParts},
     stores::{self, Asked, Stores, StoresMetrics},
@@ -118,10 +120,21 @@ impl DoorSpec for MailSpec {
             false => (None, None),
         };
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
-        let checking = Checking::open(config, shared.clock.clone(), metrics.checks.clone()).await?;
-        let learning = checking.as_ref().and_then(Checking::learning);
+        let filter = checking::open_filter(config)?;
+        let learning = checking::learning(filter.as_ref());
         let sending = open_sending(shared, &stores, &directory, &mail, &journal, learning, &metrics).await?;
         let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
+        let reporting = ReportingParts {
+            config,
+            rows: reporting::rows(&stores.records, config),
+            queue: sending.queue.clone(),
+            mail: &mail,
+            directory: &directory,
+            clock: shared.clock.clone(),
+            metrics: metrics.reports.clone(),
+        };
+        let (clock, counted) = (shared.clock.clone(), metrics.checks.clone());
+        let checking = Checking::open(config, filter, clock, counted, reporting).await?;
         Ok(Box::new(OpenMail {
             shared: shared.clone(),
             stores,
@@ -200,6 +213,7 @@ struct RoleMetrics {
     sending: SendingMetricsOfAll,
     checks: ChecksMetrics,
     quarantine: QuarantineMetrics,
+    reports: AggregateMetrics,
 }
 
 /// Opens the records and the blobs.
@@ -306,6 +320,7 @@ impl OpenDoor for OpenMail {
         self.metrics.sending.register(registry);
         self.metrics.checks.register(registry);
         self.metrics.quarantine.register(registry);
+        self.metrics.reports.register(registry);
         self.metrics.connections.register(registry);
         self.stores_metrics.register(registry, config);
         self.usage_metrics.register(registry);
@@ -334,6 +349,9 @@ impl OpenDoor for OpenMail {
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
         let operator = commands::quarantine::Operator(self.quarantine.clone());
         routes.push(commands::quarantine::route(operator, backups::data_folder(config)));
+        let rows = reporting::rows(&self.stores.records, config);
+        let operator = commands::dmarc::Operator::new(rows, self.directory.clone(), config.clone());
+        routes.push(commands::dmarc::route(operator, backups::data_folder(config)));
         let mover = commands::mail::Mover {
             mail: self.mail.clone(),
             directory: self.directory.clone(),
@@ -382,10 +400,9 @@ impl OpenDoor for OpenMail {
         };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
-        let checking = self.checking.as_ref().and_then(|checking| checking.spawn(stop));
+        let checking = self.checking.as_ref().map(|checking| checking.spawn(stop)).unwrap_or_default();
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
-        let of_mail =
-            [expiring].into_iter().chain(following).chain(indexing).chain(noting).chain(checking);
+        let of_mail = [expiring].into_iter().chain(following).chain(indexing).chain(noting).chain(checking);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 

@@ -9,6 +9,7 @@ mod erasing;
 pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
+mod reporting;
 mod search;
 pub(crate) mod sending;
 mod settings;

@@ -2,6 +2,7 @@
 
 mod blobs;
 pub(super) mod directory;
+pub(super) mod dmarc;
 mod findings;
 pub(super) mod mail;
 mod pages;
@@ -36,6 +37,9 @@ pub(crate) enum MailCommand {
     /// Manage the mail of accounts: check it, restore destroyed emails
     #[command(subcommand, after_help = "Example:\n  restante mail vault anna@example.org")]
     Mail(mail::UpkeepCommand),
+    /// Show what DMARC found of received mail, and what domains are reported
+    #[command(subcommand, after_help = "Example:\n  restante dmarc list")]
+    Dmarc(dmarc::DmarcCommand),
     /// Manage mail that checks keep for the operator: list, show, release and drop it
     #[command(subcommand, after_help = "Example:\n  restante quarantine list")]
     Quarantine(quarantine::QuarantineCommand),
@@ -70,6 +74,7 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Token(command) => directory::token::run(command).await,
         MailCommand::Log(flags) => directory::log::run(&flags).await,
         MailCommand::Mail(command) => mail::run(command).await,
+        MailCommand::Dmarc(command) => dmarc::run(command).await,
         MailCommand::Quarantine(command) => quarantine::run(command).await,
         MailCommand::Queue(command) => queue::run(command).await,
         MailCommand::Records(command) => records::run(command).await,

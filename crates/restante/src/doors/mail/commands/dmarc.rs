@@ -1,0 +1,225 @@
+//! `restante dmarc`: what DMARC found of received mail, in the records of a stopped server or of a running one.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::bail;
+use axum::{
+    Extension, Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use restante_core::{Error, Timestamp};
+use restante_delivery::aggregate::{feedback_of, write_xml};
+use restante_directory::{Directory, DirectoryMetrics, Login};
+use restante_http::{Audience, Route};
+use restante_mail::dmarc::{DmarcRows, DomainSeen};
+use serde::{Deserialize, Serialize};
+
+use super::directory::{
+    parse_request,
+    reach::{DirectoryFlags, Reached},
+    refusal, show,
+};
+use crate::{
+    clock,
+    config::Config,
+    doors::mail::reporting,
+    exit,
+    moment::{Moment, parse_moment},
+};
+
+/// Where a running server answers.
+const PATH: &str = "/admin/v1/dmarc";
+/// The most domains of an answer: those with the most failures.
+const DOMAINS_MAX: usize = 1_000;
+const DAY_SECONDS: i64 = 86_400;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DmarcCommand {
+    /// List the domains of a day with the messages that passed and failed, those with the most failures first
+    #[command(after_help = "Examples:\n  restante dmarc list\n  restante dmarc list --day 2026-11-22")]
+    List(DmarcListFlags),
+    /// Print the aggregate report about a domain (RFC 7489), as XML
+    #[command(after_help = "Example:\n  restante dmarc report example.net --day 2026-11-22")]
+    Report(DmarcReportFlags),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DmarcListFlags {
+    /// The day, in UTC [default: today]
+    #[arg(long, value_name = "DAY", value_parser = parse_moment)]
+    day: Option<Moment>,
+    #[command(flatten)]
+    flags: DirectoryFlags,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DmarcReportFlags {
+    /// The domain that has the DMARC record
+    #[arg(value_name = "DOMAIN")]
+    domain: String,
+    /// The day, in UTC [default: today]
+    #[arg(long, value_name = "DAY", value_parser = parse_moment)]
+    day: Option<Moment>,
+    #[command(flatten)]
+    flags: DirectoryFlags,
+}
+
+/// What operators ask of the counts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum DmarcOperation {
+    /// The domains of a day, since 1970.
+    List { day: u64 },
+    /// The report about a domain.
+    Report { day: u64, domain: String },
+}
+
+/// What an operation returns.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DmarcAnswer {
+    Listed(Vec<DomainLine>),
+    /// XML; null when nothing was counted.
+    Report(Option<String>),
+}
+
+/// A domain of a day.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct DomainLine {
+    /// Empty for the messages beyond the rows of the day.
+    domain: String,
+    passed: u64,
+    failed: u64,
+}
+
+/// Answers operators.
+#[derive(Clone)]
+pub(crate) struct Operator {
+    rows: DmarcRows,
+    directory: Directory,
+    config: Arc<Config>,
+}
+
+impl Operator {
+    pub(crate) fn new(rows: DmarcRows, directory: Directory, config: Config) -> Self {
+        Self { rows, directory, config: Arc::new(config) }
+    }
+
+    async fn operate(&self, operation: DmarcOperation) -> Result<DmarcAnswer, Error> {
+        match operation {
+            DmarcOperation::List { day } => {
+                let domains = self.rows.domains(day).await?.into_iter().take(DOMAINS_MAX);
+                let line = |DomainSeen { domain, passed, failed }| DomainLine { domain, passed, failed };
+                Ok(DmarcAnswer::Listed(domains.map(line).collect()))
+            }
+            DmarcOperation::Report { day, domain } => {
+                let email = reporting::sender(&self.config, &self.directory).await?;
+                let (domain, hostname) = (domain.to_lowercase(), &self.config.smtp.hostname);
+                let feedback = feedback_of(&self.rows, day, &domain, hostname, &email).await?;
+                Ok(DmarcAnswer::Report(feedback.as_ref().map(write_xml)))
+            }
+        }
+    }
+}
+
+/// The route of a server that keeps its mail below a data folder.
+pub(crate) fn route(operator: Operator, data: PathBuf) -> Route {
+    let answer = move |login: Option<Extension<Arc<Login>>>, body: Bytes| {
+        let operator = operator.clone();
+        let login = login.map(|Extension(login)| login);
+        let request = parse_request(&body, &data, login.as_deref());
+        answer(operator, request)
+    };
+    Route::post(PATH, "what DMARC found of received mail", answer).with_audience(Audience::Operators)
+}
+
+async fn answer(
+    operator: Operator,
+    request: Result<(String, DmarcOperation), (StatusCode, String)>,
+) -> Response {
+    match request {
+        Ok((_, operation)) => match operator.operate(operation).await {
+            Ok(answer) => Json(answer).into_response(),
+            Err(error) => refusal(&error),
+        },
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: DmarcCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        DmarcCommand::List(flags) => {
+            let operation = DmarcOperation::List { day: day_of(flags.day) };
+            let DmarcAnswer::Listed(domains) = ask(&flags.flags, operation).await? else {
+                bail!("the server's answer is no list of domains");
+            };
+            let row = |line: &DomainLine| {
+                let domain = if line.domain.is_empty() { "(others)" } else { &line.domain };
+                vec![domain.to_owned(), line.failed.to_string(), line.passed.to_string()]
+            };
+            show::list(&domains, flags.flags.format, &["domain", "failed", "passed"], row)?;
+        }
+        DmarcCommand::Report(flags) => {
+            let operation = DmarcOperation::Report { day: day_of(flags.day), domain: flags.domain.clone() };
+            let DmarcAnswer::Report(report) = ask(&flags.flags, operation).await? else {
+                bail!("the server's answer is no report");
+            };
+            let Some(xml) = report else {
+                writeln!(io::stderr(), "restante: nothing was counted of {} on that day", flags.domain)?;
+                return Ok(exit::found_wrong());
+            };
+            write!(io::stdout(), "{xml}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ask(flags: &DirectoryFlags, operation: DmarcOperation) -> anyhow::Result<DmarcAnswer> {
+    let reached = flags.reach().await?;
+    let answered = async {
+        match &reached {
+            Reached::Here { opened, config } => {
+                let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
+                let (directory, _) = Directory::open(opened, settings, clock::system(), metrics).await?;
+                let operator = Operator::new(reporting::rows(opened, config), directory, (**config).clone());
+                operator.operate(operation).await.map_err(|error| anyhow::anyhow!("{error}"))
+            }
+            Reached::Server(server) => server.ask(PATH, operation).await,
+        }
+    };
+    let answered = answered.await;
+    reached.close().await?;
+    answered
+}
+
+/// The day of a time, since 1970.
+fn day_of(moment: Option<Moment>) -> u64 {
+    let now = clock::system().now();
+    day_at(moment.map_or(now, |moment| moment.resolve(now)))
+}
+
+fn day_at(at: Timestamp) -> u64 {
+    u64::try_from(at.seconds().div_euclid(DAY_SECONDS)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chk21_a_day_is_one_of_utc() {
+        let day = |text: &str| day_at(parse_moment(text).unwrap().resolve(Timestamp::from_seconds(0)));
+        assert_eq!(day("2023-11-14"), 19_675);
+        assert_eq!(day("2023-11-14T23:59:59Z"), 19_675);
+        assert_eq!(day("2023-11-15"), 19_676);
+    }
+}
