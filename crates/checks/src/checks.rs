@@ -24,8 +24,9 @@ use crate::{
 /// Names of attachments that are compared with patterns.
 const ATTACHMENTS_MAX: usize = 1_000;
 
-/// The names of the attachments of a raw message, decoded, in their order. The structure of a message is the model's business.
-pub type AttachmentNames = Arc<dyn Fn(&[u8]) -> Vec<String> + Send + Sync>;
+/// The names of the attachments of a raw message, decoded; `None` when it has more than so many, or more parts than are read. The structure of a message is the model's
+/// business.
+pub type AttachmentNames = Arc<dyn Fn(&[u8], usize) -> Option<Vec<String>> + Send + Sync>;
 
 /// What checks are made with.
 #[derive(Clone)]
@@ -112,9 +113,11 @@ impl Inner {
         }
         let (names, patterns) = (self.parts.attachment_names.clone(), self.attachments.clone());
         let found = spawn_blocking(move || {
-            let mut names = names(&raw);
-            names.truncate(ATTACHMENTS_MAX);
-            patterns.find(&names).cloned()
+            match names(&raw, ATTACHMENTS_MAX) {
+                Some(names) => patterns.find(&names).cloned(),
+                // Others may show parts that are not read here: who wants to hide an attachment adds parts.
+                None => Some("(too many parts)".to_owned()),
+            }
         });
         let found = async { found.await.map_err(|error| warn!(%error, "attachments could not be read")) };
         self.in_time("attachment", found).await?.ok()?

@@ -95,7 +95,7 @@ impl Setup {
             config: ChecksConfig { timeout_ms: nonzero!(1_000), ..ChecksConfig::default() },
             client: Duration::ZERO,
             filter: None,
-            names: Arc::new(|_| Vec::new()),
+            names: Arc::new(|_, _| Some(Vec::new())),
             resolver,
             reports: Arc::default(),
         }
@@ -138,7 +138,7 @@ impl Setup {
 #[tokio::test(start_paused = true)]
 async fn chk19_all_checks_together_have_one_bound_in_time() {
     let day = Duration::from_secs(86_400);
-    let names: AttachmentNames = Arc::new(|_| vec!["a.exe".to_owned()]);
+    let names: AttachmentNames = Arc::new(|_, _| Some(vec!["a.exe".to_owned()]));
     let setup = Setup {
         client: day,
         filter: Some(TestFilter::Slow(day)),
@@ -182,10 +182,10 @@ async fn chk17_what_a_filter_says_stands_in_the_message_and_in_the_journal() {
 async fn chk15_attachments_are_looked_for() {
     let seen = Arc::<Mutex<usize>>::default();
     let count = seen.clone();
-    let names: AttachmentNames = Arc::new(move |raw| {
+    let names: AttachmentNames = Arc::new(move |raw, _| {
         *count.lock() += 1;
         assert_eq!(raw, MESSAGE);
-        vec!["notes.txt".to_owned(), "Setup.EXE".to_owned()]
+        Some(vec!["notes.txt".to_owned(), "Setup.EXE".to_owned()])
     });
     let config = ChecksConfig { attachments: vec!["*.exe".to_owned()], ..Setup::new().config };
     let judged = Setup { config, names: names.clone(), ..Setup::new() }.judge().await;
@@ -194,6 +194,16 @@ async fn chk15_attachments_are_looked_for() {
     assert!(refused.text.contains("Setup.EXE"), "{}", refused.text);
     Setup { names, ..Setup::new() }.judge().await;
     assert_eq!(*seen.lock(), 1, "without patterns nothing is read");
+}
+
+#[tokio::test]
+async fn chk15_an_attachment_is_not_hidden_by_more_parts_than_are_read() {
+    let names: AttachmentNames = Arc::new(|_, _| None);
+    let config = ChecksConfig { attachments: vec!["*.exe".to_owned()], ..Setup::new().config };
+    let judged = Setup { config, names: names.clone(), ..Setup::new() }.judge().await;
+    assert!(matches!(judged.verdict, Verdict::Refuse(_)), "{judged:?}");
+    let judged = Setup { names, ..Setup::new() }.judge().await;
+    assert_eq!(judged.verdict, Verdict::Accept, "nothing is asked for");
 }
 
 #[tokio::test]

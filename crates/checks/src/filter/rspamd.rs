@@ -15,12 +15,14 @@ use super::{
     reply,
     url::FilterUrl,
 };
-use crate::{Envelope, Reverse};
+use crate::{Envelope, Reverse, text::printable};
 
 /// Recipients of a message that are named to it.
 const RECIPIENTS_MAX: usize = 100;
 /// The longest password.
 const PASSWORD_BYTES_MAX: usize = 1_024;
+/// What is shown of its text when it does not learn.
+const SAID_BYTES_MAX: usize = 200;
 
 const IP: HeaderName = HeaderName::from_static("ip");
 const HELO: HeaderName = HeaderName::from_static("helo");
@@ -107,16 +109,22 @@ impl Filter for Rspamd {
         };
         let password = self.password.iter().map(|password| (PASSWORD, password.clone()));
         let answer = self.post(client, path, &password.collect(), raw).await?;
-        learned(answer.status)
+        learned(&answer)
     }
 }
 
 /// What an answer of the controller means.
-fn learned(status: StatusCode) -> Result<(), Error> {
-    let why = format!("the filter answers {} to what it is to learn", status.as_u16());
-    match status.as_u16() {
-        // 208: it has learned this message so already.
-        200 | 208 => Ok(()),
+fn learned(answer: &Answer) -> Result<(), Error> {
+    let said = printable(&String::from_utf8_lossy(&answer.body), SAID_BYTES_MAX);
+    let status = answer.status.as_u16();
+    let why = format!("the filter answers {status} to what it is to learn: {said}");
+    match status {
+        200 => Ok(()),
+        // It has learned this message so already: 3.4 says so by 404 and this text.
+        208 => Ok(()),
+        404 if said.contains("already learned") => Ok(()),
+        // The worker that judges has no such command: the address is wrong.
+        500 if said.contains("invalid command") => Err(Error::unavailable(why)),
         // A wrong password or address, or too much of it now: the operator or time mends that.
         401 | 403 | 404 | 405 | 408 | 429 | 502..=504 => Err(Error::unavailable(why)),
         // 204: too short, or its own rules say that it is not learned.

@@ -86,15 +86,20 @@ async fn chk18_lessons_go_to_the_controller_with_its_password() {
     let folder = tempfile::tempdir().unwrap();
     let password_file = folder.path().join("password");
     std::fs::write(&password_file, "secret\n").unwrap();
-    for (status, expected) in [
-        (200, None),
-        (208, None), // it knows the message
-        (204, Some(ErrorKind::Invalid)),
-        (403, Some(ErrorKind::Unavailable)),
-        (503, Some(ErrorKind::Unavailable)),
-        (500, Some(ErrorKind::Internal)),
+    for (status, body, expected) in [
+        (200, r#"{"success":true}"#, None),
+        (208, "{}", None), // it knows the message
+        (404, r#"{"error":"<x@y> has been already learned as spam, ignore it"}"#, None),
+        (404, "Not found", Some(ErrorKind::Unavailable)),
+        (204, "", Some(ErrorKind::Invalid)),
+        (400, r#"{"error":"Empty body is not permitted"}"#, Some(ErrorKind::Invalid)),
+        (401, "{}", Some(ErrorKind::Unavailable)),
+        (403, "{}", Some(ErrorKind::Unavailable)),
+        (503, "{}", Some(ErrorKind::Unavailable)),
+        (500, r#"{"error":"invalid command"}"#, Some(ErrorKind::Unavailable)),
+        (500, "{}", Some(ErrorKind::Internal)),
     ] {
-        let fake = FakeFilter::start(Some((status, "{}"))).await;
+        let fake = FakeFilter::start(Some((status, body))).await;
         let config = FilterConfig {
             learn_url: fake.url(),
             password_file: password_file.clone(),
@@ -103,7 +108,7 @@ async fn chk18_lessons_go_to_the_controller_with_its_password() {
         let filter = Rspamd::open(config).unwrap().unwrap();
         for (lesson, path) in [(Lesson::Junk, "/learnspam"), (Lesson::NotJunk, "/learnham")] {
             let learned = filter.learn(lesson, Bytes::from_static(MESSAGE)).await;
-            assert_eq!(learned.err().map(|error| error.kind()), expected, "{status}");
+            assert_eq!(learned.err().map(|error| error.kind()), expected, "{status} {body}");
             let request = fake.requests.lock().last().unwrap().clone();
             assert!(request.starts_with(&format!("POST {path} ")), "{request}");
             assert!(request.to_lowercase().contains("\r\npassword: secret\r\n"), "{request}");

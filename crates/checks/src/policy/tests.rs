@@ -4,13 +4,13 @@ use super::*;
 use crate::{BlockList, Listing};
 
 fn found() -> Authentication {
-    Authentication { from_fields: 1, ..Authentication::UNKNOWN }
+    Authentication { from_fields: 1, from: Some("example.org".to_owned()), ..Authentication::UNKNOWN }
 }
 
 static FACTS: ClientFacts = ClientFacts::UNKNOWN;
 
 fn failing(policy: DmarcPolicy) -> Authentication {
-    Authentication { dmarc: Outcome::Fail, policy, from: Some("example.org".to_owned()), ..found() }
+    Authentication { dmarc: Outcome::Fail, policy, ..found() }
 }
 
 fn nothing() -> Found<'static> {
@@ -89,7 +89,10 @@ fn chk6_a_message_with_several_from_fields_is_refused() {
     let several = Authentication { from_fields: 2, ..found() };
     let decision = decide(&ChecksConfig::default(), with(&several));
     assert_eq!((code(&decision), decision.check), (550, Some("from")));
-    let none = Authentication { from_fields: 0, ..found() };
+    let no_domain = Authentication { from: None, ..found() };
+    let decision = decide(&ChecksConfig::default(), with(&no_domain));
+    assert!(matches!(decision.verdict, Verdict::Junk(_)), "{decision:?}");
+    let none = Authentication { from_fields: 0, from: None, ..found() };
     assert_eq!(decide(&ChecksConfig::default(), with(&none)).verdict, Verdict::Accept);
 }
 

@@ -6,10 +6,12 @@
 mod body;
 mod lists;
 mod mime;
+mod names;
 mod properties;
 mod scan;
 
 pub use body::{body_value, decoded, find, repaired, search_text};
+pub use names::attachment_names;
 pub use properties::write_header_json;
 use properties::{Fields, write_string};
 use restante_mail_wire::header::{self, Form};

@@ -4,8 +4,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use restante_checks::{
-    AttachmentNames, Authenticator, Checks, ChecksMetrics, ClientChecks, ClientLookups, Filter, Greylist,
-    Parts, Rspamd,
+    Authenticator, Checks, ChecksMetrics, ClientChecks, ClientLookups, Filter, Greylist, Parts, Rspamd,
 };
 use restante_core::Clock;
 use restante_mail::{message, quarantine::Quarantine};
@@ -24,10 +23,6 @@ use crate::{config::Config, signals::Stop};
 const ANSWERS_MAX: u64 = 65_536;
 /// How often mail is removed from the quarantine whose days are over.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(3_600);
-/// How deep attached messages are looked into for their attachments.
-const NESTED_MAX: usize = 5;
-/// Names that are read of one message.
-const NAMES_MAX: usize = 1_000;
 
 /// Checks that are made, and what they remember.
 pub(super) struct Checking {
@@ -66,7 +61,7 @@ impl Checking {
             ),
             client: Arc::new(ClientChecks::new(lookups, greylist.clone(), settings)),
             filter: filter.filter(|filter| filter.judges()).map(|filter| filter as Arc<dyn Filter>),
-            attachment_names: attachment_names(),
+            attachment_names: Arc::new(message::attachment_names),
             reports: reporting.as_ref().map(Reporting::sink),
             metrics,
         };
@@ -155,42 +150,4 @@ async fn open_greylist(config: &Config, clock: Arc<dyn Clock>) -> anyhow::Result
     let greylist =
         opened.await?.with_context(|| format!("can't open the greylist in {}", folder.display()))?;
     Ok(Some(Arc::new(greylist)))
-}
-
-/// Reads the names of the parts of a message, also of messages that are attached to it.
-fn attachment_names() -> AttachmentNames {
-    Arc::new(|raw| {
-        let mut names = Vec::new();
-        add_names(raw, NESTED_MAX, &mut names);
-        names
-    })
-}
-
-fn add_names(raw: &[u8], depth: usize, names: &mut Vec<String>) {
-    for part in message::structure(raw).parts {
-        if names.len() >= NAMES_MAX {
-            return;
-        }
-        names.extend(part.name);
-        if part.media_type == "message/rfc822" && depth > 0 {
-            add_names(part.body.of(raw), depth - 1, names);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chk15_names_are_those_of_all_parts_decoded_and_of_attached_messages() {
-        let raw =
-            b"Content-Type: multipart/mixed; boundary=a\r\n\r\n--a\r\nContent-Type: text/plain\r\n\r\nHi\r\n\
-            --a\r\nContent-Type: application/x; name=\"=?utf-8?Q?f=C3=BCr.exe?=\"\r\n\r\nx\r\n\
-            --a\r\nContent-Disposition: attachment; filename*=utf-8''b%2Ejs\r\n\r\nx\r\n\
-            --a\r\nContent-Type: message/rfc822\r\n\r\n\
-            Content-Type: application/x; name=inner.bat\r\n\r\nx\r\n--a--\r\n";
-        let names = attachment_names()(raw);
-        assert_eq!(names, ["f\u{fc}r.exe", "b.js", "inner.bat"]);
-    }
 }
