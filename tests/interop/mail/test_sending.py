@@ -228,7 +228,7 @@ class SignatureTest(ServerTest):
 
     def test_dkimpy_verifies_the_seal_of_a_forward(self):
         with smtplib.SMTP("127.0.0.1", self.server.smtp) as smtp:
-            smtp.sendmail("bert@example.net", ["team@example.org"], message("Forwarded").as_bytes())
+            smtp.sendmail("bert@example.net", ["team@example.org"], message("Forwarded").as_string())
         (taken,) = self.sink.find("Forwarded")
         self.assertEqual(taken.rcpt_tos, [OTHER])
         result, sets, reason = dkim.arc_verify(taken.content, dnsfunc=lambda name, **_: self.keys[name])
