@@ -24,6 +24,8 @@ EXPLAINED = [
     ("dkim", ": length, ", ((False,), (True,)), "RFC 6376, section 8.2: a verifier may ignore a signature whose l= leaves out a part of the body"),
     ("dkim", ": sha1", ((False,), (True,)), "RFC 8301, section 3.1: signatures by rsa-sha1 are not valid"),
     ("spf", "%{d0}", ("permerror", "fail"), "RFC 7208, section 7.1: a number of parts must be nonzero"),
+    ("spf", "ptr:example.net -all of 127.", ("fail", "pass"), "RFC 6303 §4.2: names of addresses of loopback are not asked for elsewhere"),
+    ("spf", "%{p}.e.example.net -all of 127.", ("fail", "pass"), "RFC 6303 §4.2: the same"),
 ]
 
 
