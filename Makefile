@@ -22,7 +22,7 @@ dist: toolchain ## Build the optimised binary that servers run (takes longer tha
 	@echo "$(TARGET_DIR)/release/restante"
 
 test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a Redis that are started for them, with foreign clients, and in a browser
-	$(TEST_FILES) dev/services/with postgres redis -- cargo test --workspace --locked
+	$(TEST_FILES) dev/services/with postgres redis -- cargo test --workspace --locked --no-fail-fast
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
 	@$(LOOM_SUM) | cmp -s - $(LOOM_PASSED) && echo "loom: these sources passed before; make loom runs them again" || $(MAKE) --no-print-directory loom

@@ -168,6 +168,7 @@ fn present(rows: &[Row], report: &mut Report) -> anyhow::Result<()> {
     report.add_rows(rows)?;
     let columns = ["op", "bytes", "/s", "p50 ms", "p99 ms", "us of a message"];
     let mut table = Table::new("Checks of a message", &columns).explain(&[
+        ("bytes", "of the message"),
         ("/s", "messages a second, one after the other"),
         ("us of a message", "processor time of all threads"),
     ]);

@@ -21,19 +21,19 @@ struct ResultLabel {
 pub(super) enum ReportResult {
     /// It was queued.
     Queued,
-    /// Nobody wants it, or nobody who wants it may get it.
-    Unwanted,
+    /// The domain asks for none, or names only addresses that do not take it.
+    NoRecipient,
     /// It is tried again.
     Failed,
 }
 
 impl ReportResult {
-    const ALL: [Self; 3] = [Self::Queued, Self::Unwanted, Self::Failed];
+    const ALL: [Self; 3] = [Self::Queued, Self::NoRecipient, Self::Failed];
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
-            Self::Unwanted => "unwanted",
+            Self::NoRecipient => "no_recipient",
             Self::Failed => "failed",
         }
     }

@@ -135,18 +135,18 @@ impl Reporter {
     async fn report(&self, day: u64, domain: &str, now: u64) -> Result<ReportResult, Error> {
         let ReporterParts { rows, hostname, from, resolver, .. } = &self.parts;
         let Some(feedback) = feedback_of(rows, day, domain, hostname, from).await? else {
-            return Ok(ReportResult::Unwanted);
+            return Ok(ReportResult::NoRecipient);
         };
         let destinations = verified(&**resolver, domain, &feedback.published).await?;
         if destinations.is_empty() {
-            return Ok(ReportResult::Unwanted);
+            return Ok(ReportResult::NoRecipient);
         }
         let key = key_of(day, domain);
         let composing = move || compose(&feedback, &destinations, now, key);
         let composed = tokio::task::spawn_blocking(composing).await;
         let composed =
             composed.map_err(|_| Error::internal("a task that writes a report has ended early"))??;
-        let Some((raw, recipients)) = composed else { return Ok(ReportResult::Unwanted) };
+        let Some((raw, recipients)) = composed else { return Ok(ReportResult::NoRecipient) };
         self.queue(raw, recipients, now, key).await?;
         Ok(ReportResult::Queued)
     }

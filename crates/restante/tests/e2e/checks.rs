@@ -181,3 +181,16 @@ fn chk11_greylisting_survives_a_restart() {
     assert!(second.starts_with("250 "), "{second}");
     assert_eq!(checked.server.stop().code(), Some(0));
 }
+
+#[test]
+fn settings_that_can_not_work_are_named_with_their_table() {
+    let (_guard, folder) = folder();
+    for (variable, value, key) in [
+        ("RESTANTE_CHECKS__FILTER__URL", "ftp://x", "checks.filter.url"),
+        ("RESTANTE_CHECKS__EXEMPT", "here", "checks.exempt"),
+    ] {
+        let output = restante(&folder).arg("serve").env(variable, value).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(key), "{said}");
+    }
+}

@@ -121,7 +121,12 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     ];
     let mut found = problems.into_iter().filter_map(|(section, problem)| Some((section, problem?)));
     let (section, (name, what)) = found.next()?;
-    let key = KEYS.into_iter().find(|key| key.starts_with(section) && key.rsplit('.').next() == Some(name));
+    let is_named = |key: &&str| {
+        // A name may say the table below the section, as `filter.url`.
+        let below = key.strip_prefix(section);
+        below.is_some_and(|below| below == name || below.rsplit('.').next() == Some(name))
+    };
+    let key = KEYS.into_iter().find(is_named);
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
