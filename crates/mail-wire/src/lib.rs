@@ -2,6 +2,7 @@
 //!
 //! Nothing in this crate panics, whatever bytes it reads, and all of it takes time in proportion to their number.
 
+pub mod canonical;
 pub mod charset;
 pub mod compose;
 pub mod dsn;

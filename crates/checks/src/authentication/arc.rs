@@ -1,9 +1,11 @@
 //! The chain of those that passed a message on (RFC 8617).
 
+use restante_mail_wire::canonical::Canonical;
+
 use super::{
     Outcome,
     dkim::{BodyHashes, Keys, NoKey, Seal, Signature},
-    message::{Canonical, Field, Message},
+    message::{Field, Message},
     tags::Tags,
 };
 

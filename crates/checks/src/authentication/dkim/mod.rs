@@ -3,13 +3,15 @@
 mod key;
 mod signature;
 
+use restante_mail_wire::canonical::Canonical;
+
 pub(super) use self::{
     key::{Keys, NoKey, look_up},
     signature::{Flaw, Seal, Signature},
 };
 use super::{
     DkimSignature, Outcome,
-    message::{BodyHash, Canonical, Message},
+    message::{BodyHash, Message},
     names,
     tags::Tags,
 };

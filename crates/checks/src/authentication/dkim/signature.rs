@@ -1,7 +1,9 @@
 //! A signature of a message (RFC 6376 §3.5).
 
+use restante_mail_wire::canonical::Canonical;
+
 use crate::authentication::{
-    message::{BodyHash, Canonical},
+    message::BodyHash,
     names,
     tags::{Tags, base64, items},
 };

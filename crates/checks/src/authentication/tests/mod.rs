@@ -19,12 +19,10 @@ use aws_lc_rs::{
 };
 use bytes::Bytes;
 use restante_core::{ManualClock, Timestamp};
+use restante_mail_wire::canonical::Canonical;
 use restante_net::dns::{Answer, FixedResolver, Resolver};
 
-use super::{
-    message::{Canonical, Message},
-    *,
-};
+use super::{message::Message, *};
 use crate::Peer;
 
 /// When the tests take place, in seconds since 1970.

@@ -69,7 +69,7 @@ impl Sealing {
                 let value = value.ok_or("a field is missing")?;
                 match (name, instance == count) {
                     ("ARC-Seal", true) => {
-                        canonical::field(name, without_signature(value).as_bytes(), &mut data)
+                        canonical::field(name, &without_signature(value.as_bytes()), &mut data)
                     }
                     _ => {
                         canonical::field(name, value.as_bytes(), &mut data);
