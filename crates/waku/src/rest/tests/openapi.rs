@@ -17,6 +17,8 @@ const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/backup"),
     ("post", "/admin/v1/directory"),
+    ("post", "/admin/v1/dkim"),
+    ("post", "/admin/v1/dmarc"),
     ("post", "/admin/v1/mail"),
     ("get", "/admin/v1/mail/account"),
     ("get", "/admin/v1/mail/accounts"),
@@ -24,6 +26,7 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/mail/moving"),
     ("get", "/admin/v1/mail/outgoing"),
     ("get", "/admin/v1/operations"),
+    ("post", "/admin/v1/quarantine"),
     ("post", "/admin/v1/queue"),
     ("get", "/admin/v1/records"),
 ];
