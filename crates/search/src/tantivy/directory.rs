@@ -2,6 +2,9 @@
 //!
 //! A commit replaces `meta.json`. Tantivy's own directory renames the new one to its place and then removes the files of segments that
 //! it does not name, without syncing the folder in between: after a power cut the old one may be back, without its segments.
+//!
+//! A merge can't be stopped, and outlives the writer that began it. Once its directory is closed it changes nothing any more: another
+//! writer may have the folder open.
 
 use std::{fmt, io, path::Path, sync::Arc};
 
@@ -12,6 +15,7 @@ use ::tantivy::{
         error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError},
     },
 };
+use parking_lot::{RwLock, RwLockReadGuard};
 use restante_disk::{Disk, Folder};
 
 use super::files::META_FILE;
@@ -21,11 +25,26 @@ use super::files::META_FILE;
 pub(super) struct DurableDirectory {
     mapped: MmapDirectory,
     folder: Folder,
+    is_closed: Arc<RwLock<bool>>,
 }
 
 impl DurableDirectory {
     pub(super) fn open(path: &Path) -> Result<Self, OpenDirectoryError> {
-        Ok(Self { mapped: MmapDirectory::open(path)?, folder: Folder::new(path) })
+        Ok(Self { mapped: MmapDirectory::open(path)?, folder: Folder::new(path), is_closed: Arc::default() })
+    }
+
+    /// From now on no file is created, replaced or removed by this directory and its clones. Waits for what is under way.
+    pub(super) fn close(&self) {
+        *self.is_closed.write() = true;
+    }
+
+    /// Held while files change.
+    fn changing(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
+        let is_closed = self.is_closed.read();
+        match *is_closed {
+            true => Err(io::Error::other("the search index is closed")),
+            false => Ok(is_closed),
+        }
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -52,6 +71,9 @@ impl Directory for DurableDirectory {
     }
 
     fn delete(&self, path: &Path) -> Result<(), DeleteError> {
+        let _changing = self
+            .changing()
+            .map_err(|error| DeleteError::IoError { io_error: Arc::new(error), filepath: path.to_owned() })?;
         self.mapped.delete(path)
     }
 
@@ -60,6 +82,8 @@ impl Directory for DurableDirectory {
     }
 
     fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
+        let _changing =
+            self.changing().map_err(|error| OpenWriteError::wrap_io_error(error, path.to_owned()))?;
         self.mapped.open_write(path)
     }
 
@@ -69,6 +93,7 @@ impl Directory for DurableDirectory {
 
     fn atomic_write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let name = path.to_str().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
+        let _changing = self.changing()?;
         self.replace(name, bytes)
     }
 
@@ -82,5 +107,37 @@ impl Directory for DurableDirectory {
 
     fn watch(&self, callback: WatchCallback) -> Result<WatchHandle, TantivyError> {
         self.mapped.watch(callback)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use ::tantivy::directory::TerminatingWrite;
+
+    use super::*;
+
+    #[test]
+    fn a_closed_directory_changes_nothing_and_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) =
+            (DurableDirectory::open(folder.path()).unwrap(), DurableDirectory::open(folder.path()).unwrap());
+        let merge = old.clone();
+        let mut begun = merge.open_write(Path::new("begun")).unwrap();
+        old.atomic_write(Path::new("list"), b"old").unwrap();
+        old.close();
+
+        assert!(merge.atomic_write(Path::new("list"), b"late").is_err());
+        assert!(merge.open_write(Path::new("another")).is_err());
+        assert!(merge.delete(Path::new("list")).is_err());
+        begun.write_all(b"a file that was open").unwrap();
+        begun.terminate().unwrap();
+        assert_eq!(merge.atomic_read(Path::new("list")).unwrap(), b"old");
+
+        new.atomic_write(Path::new("list"), b"new").unwrap();
+        assert_eq!(merge.atomic_read(Path::new("list")).unwrap(), b"new");
+        new.delete(Path::new("begun")).unwrap();
+        assert!(!new.exists(Path::new("another")).unwrap());
     }
 }

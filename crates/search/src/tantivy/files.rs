@@ -46,6 +46,8 @@ const COMPONENTS: [SegmentComponent; 6] = [
 #[derive(Clone)]
 pub(super) struct OpenIndex {
     pub(super) index: Index,
+    /// Where it lies.
+    pub(super) directory: DurableDirectory,
     pub(super) reader: IndexReader,
     pub(super) fields: Fields,
     pub(super) times: Arc<Times>,
@@ -83,10 +85,10 @@ pub(super) fn create(folder: &Path) -> Result<OpenIndex, Error> {
     remove(&path)?;
     create_folder(&path)?;
     let (schema, fields) = Fields::schema();
-    let index =
-        directory(&path).and_then(|directory| Index::create(directory, schema, IndexSettings::default()));
+    let directory = directory(&path).map_err(|error| engine_error("create", &error))?;
+    let index = Index::create(directory.clone(), schema, IndexSettings::default());
     let index = index.map_err(|error| engine_error("create", &error))?;
-    open_reader(index, fields).map_err(|error| engine_error("open", &error))
+    open_reader(index, directory, fields).map_err(|error| engine_error("open", &error))
 }
 
 /// Verifies the files of the last commit.
@@ -119,7 +121,8 @@ pub(super) fn verify(index: &Index, progress: &(dyn Fn(u64, u64) + Send + Sync))
 }
 
 fn open_existing(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> {
-    let index = directory(path).and_then(Index::open).map_err(|error| unusable(&error))?;
+    let directory = directory(path).map_err(|error| unusable(&error))?;
+    let index = Index::open(directory.clone()).map_err(|error| unusable(&error))?;
     let (schema, fields) = Fields::schema();
     if index.schema() != schema {
         return Err(Unusable::Damaged("it has other fields".into()));
@@ -136,13 +139,13 @@ fn open_existing(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> 
             return Err(Unusable::Damaged(format!("{file} is damaged")));
         }
     }
-    open_reader(index, fields).map_err(|error| unusable(&error))
+    open_reader(index, directory, fields).map_err(|error| unusable(&error))
 }
 
-fn open_reader(index: Index, fields: Fields) -> Result<OpenIndex, TantivyError> {
+fn open_reader(index: Index, directory: DurableDirectory, fields: Fields) -> Result<OpenIndex, TantivyError> {
     register_tokenizers(&index);
     let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
-    Ok(OpenIndex { index, reader, fields, times: Arc::default() })
+    Ok(OpenIndex { index, directory, reader, fields, times: Arc::default() })
 }
 
 fn directory(path: &Path) -> Result<DurableDirectory, TantivyError> {

@@ -68,6 +68,15 @@ struct Engine {
     lock: Mutex<Option<File>>,
 }
 
+impl Drop for Engine {
+    /// The writer goes next, then the lock.
+    fn drop(&mut self) {
+        if let Some(open) = self.open.get_mut() {
+            open.directory.close();
+        }
+    }
+}
+
 /// The engine, and the task that commits in time, which ends with it.
 struct Handle {
     engine: Arc<Engine>,

@@ -273,6 +273,9 @@ impl Engine {
 
     /// Opens the index again, or makes it again. Until then queries are answered from the snapshot that was open.
     fn reopen(&self, is_damaged: bool) -> Result<OpenIndex, Error> {
+        if let Some(open) = &*self.open.lock() {
+            open.directory.close();
+        }
         let (open, is_new) = match is_damaged {
             true => (files::create(&self.folder)?, true),
             false => files::open_or_create(&self.folder, self.config.verify)?,
@@ -305,7 +308,9 @@ impl Engine {
             Some(mut writing) => writing.commit(self).map_err(|error| engine_error("write", &error)),
             None => Ok(()),
         };
-        *self.open.lock() = None;
+        if let Some(open) = self.open.lock().take() {
+            open.directory.close();
+        }
         *self.lock.lock() = None;
         committed
     }
