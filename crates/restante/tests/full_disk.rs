@@ -176,6 +176,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        let _ = fs::remove_file(log_of(self));
         let _ = Command::new("umount").arg("--lazy").arg(self.path()).status(); // the namespace ends soon anyway
     }
 }
