@@ -23,12 +23,12 @@ fn a_quick_bench_of_floods_finds_all_mails_of_known_senders_and_nothing_else() {
         }
         assert!(row["private_mb_peak"].as_f64() > Some(1.0), "{row}");
     }
-    let floods =
-        ["connections", "slow_talkers", "unknown_recipients", "password_guessing", "all_at_once"];
+    let floods = ["connections", "slow_talkers", "unknown_recipients", "password_guessing", "all_at_once"];
     let expected: Vec<_> = floods.iter().flat_map(|op| [(*op, "smtp"), (*op, "submission")]).collect();
     assert_eq!(seen, expected);
     for goal in ["not accepted", "beside those of known senders", "of floods that were accepted"] {
-        let line = shown.lines().find(|line| line.contains(goal)).unwrap_or_else(|| panic!("{goal}: {shown}"));
+        let line =
+            shown.lines().find(|line| line.contains(goal)).unwrap_or_else(|| panic!("{goal}: {shown}"));
         assert!(line.trim_end().ends_with("yes"), "{shown}");
     }
     assert!(shown.contains("  attempts: "), "columns are explained: {shown}");

@@ -185,7 +185,8 @@ impl Known {
         wire.expect(250).await?;
         wire.expect(250).await?;
         wire.expect(354).await?;
-        let mail = self.corpus.plain(number, &self.texts, MAIL_BYTES - 2);
+        // Who submits must be the author.
+        let mail = with_author(&self.corpus.plain(number, &self.texts, MAIL_BYTES - 2), from);
         wire.send(format!("{mail}\r\n.\r\n").as_bytes()).await?;
         wire.expect(250).await?;
         let accepted = Instant::now();
@@ -194,7 +195,31 @@ impl Known {
     }
 }
 
+/// A mail with another address in its `From` field.
+fn with_author(mail: &str, author: &str) -> String {
+    let Some((before, from)) = mail.split_once("\r\nFrom: ") else { return mail.to_owned() };
+    let after = from.split_once("\r\n").map_or("", |(_, after)| after);
+    format!("{before}\r\nFrom: {author}\r\n{after}")
+}
+
 /// The command of a log-in (RFC 4616).
 pub(super) fn auth(user: &str, password: &str) -> String {
     format!("AUTH PLAIN {}\r\n", STANDARD.encode_to_string(format!("\0{user}\0{password}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mail_has_the_author_that_sends_it_and_nothing_else_is_changed() {
+        let corpus = Corpus { seed: 1 };
+        let mail = corpus.plain(7, &corpus.texts(TEXTS, MAIL_BYTES), MAIL_BYTES);
+        let changed = with_author(&mail, "anna@example.org");
+        let lines = |mail: &str| mail.lines().map(str::to_owned).collect::<Vec<_>>();
+        let (before, after) = (lines(&mail), lines(&changed));
+        let differ: Vec<_> = before.iter().zip(&after).filter(|(one, other)| one != other).collect();
+        assert_eq!((before.len(), differ.len()), (after.len(), 1));
+        assert_eq!(differ[0].1, "From: anna@example.org");
+    }
 }
