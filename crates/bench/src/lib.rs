@@ -151,10 +151,14 @@ pub enum BenchCommand {
     /// time of server and clients, bytes on disk beyond the raw messages, memory. Figures of Cyrus and James stand beside them.
     /// Name a folder on the disk you mean with --data. Takes a few minutes and 1.5 GB of disk; --emails chooses other inboxes.
     Jmap(JmapArgs),
-    /// Check incoming mail: who sends it
+    /// Check incoming mail: who sends it; flood a server, and time known senders beside that
     ///
-    /// Looks for SPF, signatures, chains and policies of mails of 4 KB and of 10 MB, all names in memory: messages a second, times, processor
+    /// --checks looks for SPF, signatures, chains and policies of mails of 4 KB and of 10 MB, all names in memory: messages a second, times, processor
     /// time of a message. Takes a quarter of a minute.
+    ///
+    /// --flood starts `restante serve` and floods it with 2,000 connections, clients that send a byte a second, 100,000 unknown recipients and
+    /// guessed passwords, from 1,000 addresses, one after the other and all at once, while known senders deliver and submit mail: their times
+    /// with and without the flood, and the memory of the server. Takes five minutes. Name a folder on the disk you mean with --data.
     MailIn(MailInArgs),
     /// Submit and send mail, with many domains and some that fail; open a queue of a million
     ///

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use restante_archive::EngineUrl;
 use restante_waku::{Multiaddr, node::peer_of};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::{
     http::{Connection, get},
@@ -168,6 +168,18 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _: Result<ExitStatus, _> = self.child.wait();
     }
+}
+
+/// Raises the limit of open files, which the server inherits, to the system's maximum.
+pub(crate) fn allow_open_files(needed: u64) -> anyhow::Result<()> {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    ensure!(
+        most >= needed,
+        "the system allows {most} open files, and {needed} are needed: raise it (ulimit -Hn)"
+    );
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("can't raise the limit of open files")
 }
 
 /// The program to start: the named one, or this one.

@@ -1,69 +1,31 @@
-//! Incoming mail: what the checks of a message cost.
+//! Incoming mail: what the checks of a message cost, and how known senders are served beside floods of strangers.
 
-mod letter;
+mod checks;
+mod flood;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
-use anyhow::ensure;
-use bytes::Bytes;
-use restante_checks::{Authentication, Authenticator, DmarcPolicy, Outcome, Peer};
-use restante_core::SystemClock;
-use serde::Serialize;
-
-use crate::{
-    args::OutputArgs,
-    machine::{Machine, processor_time},
-    measure::{Latencies, rounded},
-    report::{Goal, Report, Table, number, optional},
-    store::work_folder,
-};
-use letter::Keys;
-
-const LENGTH: Duration = Duration::from_secs(2);
-const QUICK: Duration = Duration::from_millis(50);
-/// Messages before the measured ones.
-const WARM_UP: usize = 20;
-/// What restante promises of a mail of 4 KB with two signatures.
-const CHECK_US_MAX: f64 = 2_000.0;
-const BODY_BYTES: usize = 3_200;
-const LARGE_BYTES: usize = 10 << 20;
+use crate::{args::OutputArgs, machine::Machine, report::Report, server, store::work_folder};
 
 /// Flags of `bench mail-in`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  restante bench mail-in --checks
+  restante bench mail-in --data /var/lib/restante
+  restante bench mail-in --flood --html mail-in.html
   restante bench mail-in --checks --quick --json mail-in.json")]
 pub struct MailInArgs {
-    /// Measure the checks of messages, which is all that is measured so far
+    /// Measure the checks of messages; without it and --flood both are measured
     #[arg(long)]
     pub checks: bool,
+    /// Flood a server with connections, slow clients, unknown recipients and guessed passwords, and time known senders beside that
+    #[arg(long)]
+    pub flood: bool,
+    /// Program to run as the server; by default this one
+    #[arg(long, value_name = "FILE")]
+    pub server: Option<PathBuf>,
     /// Where files and results go.
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// A row of JSON.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    op: &'static str,
-    bytes: u64,
-    per_s: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-    /// Processor time of a message, of all threads.
-    server_cpu_us: Option<f64>,
-}
-
-/// A message that is checked, and what must be found of it.
-struct Case {
-    op: &'static str,
-    raw: Bytes,
-    sender: &'static str,
-    dmarc: Outcome,
-    signatures: &'static [Outcome],
 }
 
 /// Runs the bench and delivers its report.
@@ -74,124 +36,19 @@ pub(crate) async fn run(args: &MailInArgs) -> anyhow::Result<()> {
 async fn measure(args: &MailInArgs) -> anyhow::Result<Report> {
     let common = args.output.common(0);
     let folder = work_folder(&common)?;
-    let title = "Checks of incoming mail: SPF, DKIM, ARC and DMARC, one message after the other, with all names in memory.";
+    let title = "Incoming mail: what checks cost, and known senders beside floods.";
     let mut report = Report::new("mail-in", title, Machine::look(folder.path()));
-    let keys = Keys::generate()?;
-    let authenticator =
-        Authenticator::new(Arc::new(keys.names()?), Arc::new(SystemClock), Duration::from_secs(20));
-    let mut rows = Vec::new();
-    for case in cases(&keys)? {
-        rows.push(case.measure(&authenticator, common.pick(LENGTH, QUICK)).await?);
+    let has_both = args.checks == args.flood;
+    if args.checks || has_both {
+        checks::measure(common.quick, &mut report).await?;
     }
-    present(&rows, &mut report)?;
+    if args.flood || has_both {
+        let program = server::program(args.server.as_deref())?;
+        flood::measure(&program, folder.path(), common.quick, &mut report).await?;
+    }
     report.note_debug_build();
     report.note_quick(args.output.quick);
     Ok(report)
-}
-
-fn cases(keys: &Keys) -> anyhow::Result<Vec<Case>> {
-    let mut changed = keys.mail(BODY_BYTES, 2)?.to_vec();
-    changed.extend_from_slice(b"Unsubscribe\r\n");
-    let (sender, other) = ("bounces@bank.example", "someone@other.example");
-    let both = &[Outcome::Pass, Outcome::Pass];
-    Ok(vec![
-        Case {
-            op: "unsigned",
-            raw: keys.mail(BODY_BYTES, 0)?,
-            sender: other,
-            dmarc: Outcome::Fail,
-            signatures: &[],
-        },
-        Case { op: "spf", raw: keys.mail(BODY_BYTES, 0)?, sender, dmarc: Outcome::Pass, signatures: &[] },
-        Case {
-            op: "one_signature",
-            raw: keys.mail(BODY_BYTES, 1)?,
-            sender,
-            dmarc: Outcome::Pass,
-            signatures: &[Outcome::Pass],
-        },
-        Case {
-            op: "two_signatures",
-            raw: keys.mail(BODY_BYTES, 2)?,
-            sender,
-            dmarc: Outcome::Pass,
-            signatures: both,
-        },
-        Case {
-            op: "changed",
-            raw: changed.into(),
-            sender: other,
-            dmarc: Outcome::Fail,
-            signatures: &[Outcome::Fail, Outcome::Fail],
-        },
-        Case { op: "large", raw: keys.mail(LARGE_BYTES, 2)?, sender, dmarc: Outcome::Pass, signatures: both },
-    ])
-}
-
-impl Case {
-    async fn measure(&self, authenticator: &Authenticator, length: Duration) -> anyhow::Result<Row> {
-        for _ in 0..WARM_UP {
-            let found = self.check(authenticator).await?;
-            let signatures: Vec<Outcome> = found.dkim.iter().map(|signature| signature.outcome).collect();
-            let is_right = found.dmarc == self.dmarc && signatures == self.signatures;
-            ensure!(is_right && found.policy == DmarcPolicy::Reject, "{}: found {found:?}", self.op);
-        }
-        let mut times = Latencies::default();
-        let (begun, worked) = (Instant::now(), processor_time("self"));
-        while begun.elapsed() < length {
-            let start = Instant::now();
-            self.check(authenticator).await?;
-            times.record(start.elapsed());
-        }
-        let duration = begun.elapsed();
-        let cpu = processor_time("self").zip(worked).map(|(now, before)| now.saturating_sub(before));
-        let count = times.len().max(1) as f64;
-        Ok(Row {
-            op: self.op,
-            bytes: self.raw.len() as u64,
-            per_s: rounded(count / duration.as_secs_f64().max(f64::MIN_POSITIVE)),
-            p50_ms: rounded(times.median_ms()),
-            p99_ms: rounded(times.p99_ms()),
-            server_cpu_us: cpu.map(|cpu| rounded(cpu.as_secs_f64() * 1e6 / count)),
-        })
-    }
-
-    async fn check(&self, authenticator: &Authenticator) -> anyhow::Result<Authentication> {
-        let peer =
-            Peer { address: "192.0.2.7".parse()?, hello: "mail.bank.example".to_owned(), is_tls: true };
-        Ok(authenticator.authenticate(&peer, self.sender, &self.raw).await)
-    }
-}
-
-/// Adds rows, a table and goals.
-fn present(rows: &[Row], report: &mut Report) -> anyhow::Result<()> {
-    report.add_rows(rows)?;
-    let columns = ["op", "bytes", "/s", "p50 ms", "p99 ms", "us of a message"];
-    let mut table = Table::new("Checks of a message", &columns).explain(&[
-        ("bytes", "of the message"),
-        ("/s", "messages a second, one after the other"),
-        ("us of a message", "processor time of all threads"),
-    ]);
-    for row in rows {
-        table.add([
-            row.op.to_owned(),
-            number(row.bytes as f64),
-            number(row.per_s),
-            number(row.p50_ms),
-            number(row.p99_ms),
-            optional(row.server_cpu_us),
-        ]);
-    }
-    report.tables.push(table);
-    let signed = rows.iter().find(|row| row.op == "two_signatures").and_then(|row| row.server_cpu_us);
-    let what = "processor time of a check of 4 KB with two signatures";
-    report.goals.push(Goal::at_most(what, CHECK_US_MAX, "us", signed));
-    report.notes.push(
-        "unsigned: a stranger sends with the bank's name. spf: a server of the bank sends. one_signature, two_signatures: RSA of 2,048 bits, and \
-         also Ed25519. changed: the body was changed on the way. large: 10 MB with both signatures."
-            .to_owned(),
-    );
-    Ok(())
 }
 
 #[cfg(test)]
@@ -204,7 +61,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let data = Some(folder.path().to_owned());
         let output = OutputArgs { data, json: None, html: None, quick: true };
-        let report = measure(&MailInArgs { checks: true, output }).await.unwrap();
+        let args = MailInArgs { checks: true, flood: false, server: None, output };
+        let report = measure(&args).await.unwrap();
         let ops: Vec<&str> = report.rows.iter().filter_map(|row| row["op"].as_str()).collect();
         assert_eq!(ops, ["unsigned", "spf", "one_signature", "two_signatures", "changed", "large"]);
         assert!(report.rows.iter().all(|row| row["server_cpu_us"].as_f64() > Some(0.0)), "{:?}", report.rows);

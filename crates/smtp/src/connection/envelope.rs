@@ -56,6 +56,8 @@ pub(super) struct Transaction {
     pub(super) incoming: Option<Incoming>,
     /// The connection is not closed for another one meanwhile, unless the client sends next to nothing.
     pub(super) in_use: Option<InFlight>,
+    /// Whether the client has sent next to nothing for long: then its memory goes to messages that wait for some.
+    pub(super) is_slow: bool,
 }
 
 /// A recipient that was accepted.
@@ -158,6 +160,7 @@ impl Client {
             sender_checked: None,
             incoming: None,
             in_use: Some(self.activity.begin()),
+            is_slow: false,
         })
     }
 
@@ -285,6 +288,7 @@ impl Client {
         }
         let delay = delay_of(self.unknown, Duration::from_millis(self.server.config.unknown_delay_ms));
         if !delay.is_zero() {
+            self.note_idle(); // or clients that guess would keep all others out, the longer the more they guess
             wire.flush().await?;
             tokio::select! {
                 () = sleep(delay) => {}

@@ -331,7 +331,7 @@ impl Client {
         let deadline = deadline.min(Instant::now() + self.server.config.data_timeout());
         loop {
             let begun = Instant::now();
-            let check = begun + self.server.memory.patience();
+            let check = begun + self.pace_interval();
             let filled = timeout_at(deadline.min(check), wire.fill()).await;
             let bytes = filled.as_ref().ok().and_then(|read| read.as_ref().ok()).copied();
             if self.note_pace(begun.elapsed(), bytes.unwrap_or_default()) {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use self::{
-    auth::Session, checks::ClientChecks, envelope::Transaction, message::TOO_SLOW, pace::Pace, wire::Wire,
+    auth::Session, checks::ClientChecks, envelope::Transaction, message::TOO_SLOW, pace::Paces, wire::Wire,
 };
 use crate::{Protocol, door::Server, refusal::Refusal};
 
@@ -62,7 +62,7 @@ pub(crate) struct Client {
     failed_logins: u32,
     /// `None` where mail is not checked: of users, by LMTP, and of clients that are exempt.
     checks: Option<ClientChecks>,
-    pace: Pace,
+    paces: Paces,
 }
 
 /// How the client has introduced itself.
@@ -113,7 +113,7 @@ pub(crate) async fn serve(connection: Connection, server: Arc<Server>, protocol:
         session: None,
         failed_logins: 0,
         checks: None,
-        pace: Pace::default(),
+        paces: Paces::default(),
     };
     let mut wire = Wire::new(stream);
     let mut start_tls = start_tls;
@@ -213,7 +213,7 @@ impl Client {
             }
             wire.flush().await?;
             let begun = Instant::now();
-            let check = begun + self.server.memory.patience();
+            let check = begun + self.pace_interval();
             let filled = tokio::select! {
                 filled = timeout_at(deadline.min(check), wire.fill()) => filled,
                 () = self.stopping.begun() => return Ok(Read::Close(Some(CLOSING))),

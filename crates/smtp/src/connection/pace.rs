@@ -1,31 +1,56 @@
-//! Whether a client sends its message, or only holds a connection.
+//! Whether a client sends its message, or only holds a connection and memory.
 
 use std::time::Duration;
 
 use super::Client;
 
-/// The waiting time after which it is looked at what came.
-const TIME: Duration = Duration::from_secs(10);
-/// What must have come: 100 bytes a second. The slowest links have ten times as much.
-const BYTES: usize = 1_000;
+/// A client that is within a message and sends less than this in a second gives its connection to others when all are taken. The slowest links have as much.
+const STEP: Window = Window { time: Duration::from_secs(1), bytes: 1_000 };
+/// And its memory, when others wait for it: 100 bytes a second, over a time in which a link may well be interrupted.
+const LONG: Window = Window { time: Duration::from_secs(10), bytes: 1_000 };
+
+/// What must come in which time of waiting.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    time: Duration,
+    bytes: usize,
+}
 
 /// How long a client was waited for, and what came. The time that the server takes itself does not count.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
+#[derive(Debug)]
+struct Pace {
+    window: Window,
     waited: Duration,
     bytes: usize,
 }
 
+/// The paces of a client.
+#[derive(Debug)]
+pub(super) struct Paces {
+    step: Pace,
+    long: Pace,
+}
+
+impl Default for Paces {
+    fn default() -> Self {
+        Self { step: Pace::of(STEP), long: Pace::of(LONG) }
+    }
+}
+
 impl Pace {
-    /// Notes that so many bytes came after this time. Returns whether the client was slow, once in [`TIME`].
+    const fn of(window: Window) -> Self {
+        Self { window, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// Notes that so many bytes came after this time. Returns whether the client was slow, when the bytes of the window have come or its time is over.
     fn note(&mut self, waited: Duration, bytes: usize) -> Option<bool> {
         self.waited += waited;
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.waited < TIME {
+        let is_slow = self.bytes < self.window.bytes;
+        if is_slow && self.waited < self.window.time {
             return None;
         }
-        let is_slow = self.bytes < BYTES;
-        *self = Self::default();
+        *self = Self::of(self.window);
         Some(is_slow)
     }
 }
@@ -35,24 +60,41 @@ impl Client {
     /// free, it is closed for another. Otherwise clients that begin messages and never end them would keep everybody out. Returns whether it has become
     /// idle, which takes effect with the next flush.
     pub(super) fn note_pace(&mut self, waited: Duration, bytes: usize) -> bool {
-        let Some(is_slow) = self.pace.note(waited, bytes) else { return false };
+        let (step, long) = (self.paces.step.note(waited, bytes), self.paces.long.note(waited, bytes));
         let Some(transaction) = &mut self.transaction else { return false };
-        match (is_slow, transaction.in_use.is_some()) {
-            (true, true) => {
+        if let Some(is_slow) = long {
+            transaction.is_slow = is_slow;
+        }
+        match (step, transaction.in_use.is_some()) {
+            (Some(true), true) => {
                 transaction.in_use = None;
                 true
             }
-            (false, false) => {
+            (Some(false), false) => {
                 transaction.in_use = Some(self.activity.begin());
                 false
             }
-            (true, false) | (false, true) => false,
+            (None, _) | (Some(true), false) | (Some(false), true) => false,
         }
     }
 
-    /// Whether the client is within a message and sends next to nothing.
+    /// Lets the connection count as idle until the client has sent more of its message, from the next flush on.
+    pub(super) fn note_idle(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.in_use = None;
+        }
+    }
+
+    /// How long to wait for bytes before the pace is looked at.
+    pub(super) fn pace_interval(&self) -> Duration {
+        let patience = self.server.memory.patience();
+        let is_in_use = self.transaction.as_ref().is_some_and(|transaction| transaction.in_use.is_some());
+        if is_in_use { patience.min(STEP.time) } else { patience }
+    }
+
+    /// Whether the client is within a message and has sent next to nothing for long.
     pub(super) fn is_slow(&self) -> bool {
-        self.transaction.as_ref().is_some_and(|transaction| transaction.in_use.is_none())
+        self.transaction.as_ref().is_some_and(|transaction| transaction.is_slow)
     }
 }
 
@@ -61,16 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sm12_a_client_is_slow_that_sends_less_than_a_hundred_bytes_a_second() {
-        let second = Duration::from_secs(1);
-        let mut pace = Pace::default();
-        for _ in 0..9 {
-            assert_eq!(pace.note(second, 10), None);
+    fn sm12_a_client_is_slow_that_sends_less_than_a_kilobyte_in_a_second_or_in_ten() {
+        for (window, seconds) in [(STEP, 1), (LONG, 10)] {
+            let tenth = Duration::from_millis(100);
+            let mut pace = Pace::of(window);
+            for _ in 1..seconds * 10 {
+                assert_eq!(pace.note(tenth, 1), None);
+            }
+            assert_eq!(pace.note(tenth, 1), Some(true));
+            assert_eq!(pace.note(tenth, 999), None, "each time begins anew");
+            assert_eq!(pace.note(tenth, 1), Some(false), "as soon as enough has come");
+            assert_eq!(pace.note(tenth, 999), None);
+            assert_eq!(pace.note(seconds * 10 * tenth, 0), Some(true));
+            assert_eq!(pace.note(100 * window.time, 1_000_000), Some(false));
         }
-        assert_eq!(pace.note(second, 10), Some(true));
-        assert_eq!(pace.note(9 * second, 1_000), None, "each time begins anew");
-        assert_eq!(pace.note(second, 0), Some(false));
-        assert_eq!(pace.note(Duration::from_millis(1), 1_000_000), None);
-        assert_eq!(pace.note(100 * second, 0), Some(false));
     }
 }

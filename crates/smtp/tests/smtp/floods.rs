@@ -141,6 +141,50 @@ async fn sm12_slow_talkers_within_messages_give_their_connections_to_others() {
     }
 }
 
+/// Their delays kept their connections in use: clients that named unknown recipients kept all others out for minutes.
+#[tokio::test]
+async fn sm12_clients_that_are_slowed_down_for_guessing_give_their_connections_to_others() {
+    let server = behind_proxy(|smtp| {
+        smtp.connections_max = nonzero!(20);
+        smtp.unknown_delay_ms = 3_600_000;
+    })
+    .await;
+    let mut guessing = Vec::new();
+    for number in 0..20 {
+        let mut client = greeted(&server, attacker(number)).await;
+        client.dialogue(&[("MAIL FROM:<>", "250")]).await;
+        client.send("RCPT TO:<guess@example.org>\r\n".repeat(5)).await;
+        client.expect("550 5.1.1").await;
+        client.expect("550 5.1.1").await;
+        guessing.push(client);
+    }
+    expect_served(&server).await;
+    assert!(guessing[0].is_closed().await, "the one that was slowed down first");
+}
+
+/// A client that was slowed down and goes on with its message is not closed for others.
+#[tokio::test]
+async fn sm12_a_client_that_was_slowed_down_still_delivers() {
+    let server = behind_proxy(|smtp| {
+        smtp.connections_max = nonzero!(2);
+        smtp.unknown_delay_ms = 1;
+    })
+    .await;
+    let mut client = greeted(&server, attacker(1)).await;
+    client.dialogue(&[("MAIL FROM:<sender@example.net>", "250")]).await;
+    for _ in 0..3 {
+        client.dialogue(&[("RCPT TO:<guess@example.org>", "550 5.1.1")]).await;
+    }
+    client.dialogue(&[("RCPT TO:<anna@example.org>", "250"), ("DATA", "354")]).await;
+    client.send(format!("a: {}\r\n", "x".repeat(990)).repeat(2)).await;
+    until("a part of it has come", || server.metric("restante_smtp_memory_bytes") > 0).await;
+    let mut other = greeted(&server, attacker(2)).await;
+    let _third = greeted(&server, attacker(3)).await;
+    assert!(other.is_closed().await, "it was idle for a shorter time, but the first one sends its message");
+    client.send("\r\n.\r\n").await;
+    client.expect("250 ").await;
+}
+
 #[tokio::test]
 async fn sm12_passwords_are_guessed_ten_times_however_many_addresses_guess() {
     let local: IpAddr = "127.0.0.1".parse().unwrap();

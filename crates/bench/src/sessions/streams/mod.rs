@@ -18,7 +18,6 @@ use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use restante_core::{Clock, SystemClock};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::{
     io::AsyncWriteExt,
@@ -35,7 +34,7 @@ use crate::{
     measure::{Latencies, rounded},
     pace::Tickets,
     progress,
-    server::{Server, Settings},
+    server::{Server, Settings, allow_open_files},
 };
 use events::Reader;
 use letters::{Account, Heard, topic, write};
@@ -129,18 +128,6 @@ pub(super) async fn measure(
         measured.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
     server.stop().await?;
     Ok(measured)
-}
-
-/// Raises the limit of open files, which the server inherits, to the system's maximum.
-fn allow_open_files(needed: u64) -> anyhow::Result<()> {
-    let mut limit = getrlimit(Resource::Nofile);
-    let most = limit.maximum.unwrap_or(u64::MAX);
-    ensure!(
-        most >= needed,
-        "the system allows {most} open files, and {needed} are needed: raise it (ulimit -Hn)"
-    );
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).context("can't raise the limit of open files")
 }
 
 /// A node without peers, with limits for all streams and for all messages in flight.
