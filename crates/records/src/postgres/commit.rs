@@ -69,10 +69,6 @@ impl Queue {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.0.lock().is_empty()
-    }
-
     /// Takes no more commits; what waits is made.
     pub(super) fn close(&self) {
         self.0.lock().clear();

@@ -17,7 +17,6 @@ use crate::{
 crate::promises! {
     any: [a_new_store_is_empty, a_kind_that_the_schema_lacks_is_refused],
     disk: [
-        a_store_that_is_open_is_not_opened_again,
         a_store_that_was_closed_can_be_opened,
         a_new_index_is_made_on_opening,
         a_new_scattered_index_is_made_on_opening,
@@ -25,7 +24,8 @@ crate::promises! {
         an_index_that_changed_its_parts_is_made_anew,
         an_index_that_records_do_not_fit_is_refused,
         a_new_kind_is_added_on_opening,
-    ]
+    ],
+    files: [a_store_that_is_open_is_not_opened_again]
 }
 
 const BY_SIZE: Index = Index(9);
