@@ -43,7 +43,7 @@ pub(super) fn tables() -> String {
          CREATE TABLE feed (account bigint PRIMARY KEY, position bigint NOT NULL UNIQUE, revision bigint NOT NULL,
              committed_ms bigint NOT NULL)
            WITH (autovacuum_vacuum_scale_factor = 0.02);
-         CREATE TABLE feed_head (only boolean PRIMARY KEY CHECK (only), position bigint NOT NULL, epoch bigint NOT NULL,
+         CREATE TABLE feed_head (is_only boolean PRIMARY KEY CHECK (is_only), position bigint NOT NULL, epoch bigint NOT NULL,
              restores bigint NOT NULL)
            WITH (fillfactor = 10, autovacuum_vacuum_threshold = 200);
          INSERT INTO feed_head VALUES (true, 0, 0, 0);
