@@ -11,6 +11,8 @@ pub struct PostgresUrl {
     /// The URL without our own parameters.
     connection: String,
     schema: String,
+    /// For a URL without one.
+    password: Option<String>,
 }
 
 /// The default schema of records in their database.
@@ -39,7 +41,20 @@ impl PostgresUrl {
                 "schema '{schema}' is no name for one: use at most 48 lower-case letters, digits and underscores"
             )));
         }
-        Ok(Self { connection: self.connection.clone(), schema: schema.to_owned() })
+        Ok(Self { schema: schema.to_owned(), ..self.clone() })
+    }
+
+    /// The same database with a password, which counts unless the URL has its own. It is never shown.
+    #[must_use]
+    pub fn with_password(mut self, password: String) -> Self {
+        self.password = Some(password);
+        self
+    }
+
+    /// The password beside the URL, if there is one.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
     }
 }
 
@@ -61,7 +76,7 @@ impl FromStr for PostgresUrl {
             connection.push('?');
             connection.push_str(&others.join("&"));
         }
-        Self { connection, schema: String::new() }.with_schema(schema)
+        Self { connection, schema: String::new(), password: None }.with_schema(schema)
     }
 }
 
@@ -123,6 +138,8 @@ mod tests {
                 assert!(shown.contains("***") && shown.contains("host/db"), "{shown}");
             }
             assert!(url.connection().contains("cret") && !url.connection().contains("schema="));
+            let beside = url.with_password("hidden".to_owned());
+            assert!(!format!("{beside} {beside:?} {}", beside.connection()).contains("hidden"));
         }
     }
 }

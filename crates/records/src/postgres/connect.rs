@@ -289,8 +289,9 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("restante");
         }
+        let beside = || url.password().map(str::to_owned).or_else(|| std::env::var("PGPASSWORD").ok());
         if config.get_password().is_none()
-            && let Ok(password) = std::env::var("PGPASSWORD")
+            && let Some(password) = beside()
         {
             config.password(password);
         }

@@ -120,6 +120,14 @@ impl<'s> Work<'s> {
         if commit.changes.is_empty() {
             return Ok(Committed { revision: head.revision, created: Vec::new() });
         }
+        // Before any change: what the same commit creates is not there yet.
+        for change in &commit.changes {
+            if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
+                && self.read(&(account, state_key(*kind, *id))).is_none()
+            {
+                return Err(no_such_record(*kind, *id));
+            }
+        }
         let mut step = Step::new(self, account, head);
         if is_restored {
             step.raise_counters()?;
