@@ -76,6 +76,8 @@ pub struct Config {
     pub lmdb: LmdbConfig,
     /// Settings of the `postgres` engine.
     pub postgres: PostgresConfig,
+    /// Open only what is there: nothing is made.
+    pub must_exist: bool,
     /// What a store that is made gets for its [`Upkeep::identity`].
     pub identity: Identity,
     /// Where the time comes from.
@@ -92,6 +94,7 @@ impl Config {
             schema,
             lmdb: LmdbConfig::default(),
             postgres: PostgresConfig::default(),
+            must_exist: false,
             identity: Identity::random(),
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
@@ -162,10 +165,15 @@ pub struct Opened {
 ///
 /// # Errors
 /// `Conflict` when another process has it open, with the engine `postgres` only when that process has it open with other
-/// indexes; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
+/// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
+    if let (EngineUrl::Lmdb(folder), true) = (&config.url, config.must_exist)
+        && !folder.join(lmdb::DATA_FILE).exists()
+    {
+        return Err(Error::not_found(format!("there are no records in {}", folder.display())));
+    }
     let engine = match config.url.clone() {
         EngineUrl::Memory => memory::open(&config),
         EngineUrl::Lmdb(folder) => lmdb::open(&folder, config).await?,

@@ -30,8 +30,8 @@ const WHAT: &str = "check its records";
 const PAGE: &str = "SELECT e.key, e.value, e.body, b.account, length(b.bytes), b.blobs FROM \
      (SELECT key, value, body FROM entry WHERE account = $1 AND key > $2 ORDER BY key LIMIT $3) e \
      LEFT JOIN body b ON b.id = e.body";
-const FIND: &str = "SELECT e.key, e.value FROM unnest($2::bytea[]) AS wanted (key) \
-     JOIN entry e ON e.account = $1 AND e.key = wanted.key";
+const FIND: &str = "SELECT wanted.key, e.value FROM unnest($2::bytea[]) AS wanted (key) \
+     CROSS JOIN LATERAL (SELECT value FROM entry WHERE account = $1 AND key = wanted.key LIMIT 1) e";
 const ACCOUNTS: &str = "SELECT account FROM account WHERE account > $1 ORDER BY account LIMIT $2";
 const HEAD: &str = "SELECT a.head, f.position, f.revision, (SELECT position FROM feed_head) \
      FROM account a LEFT JOIN feed f USING (account) WHERE a.account = $1";

@@ -62,7 +62,7 @@ const PREPARING: Duration = Duration::from_secs(24 * 3_600);
 /// Opens the records of a database, and makes their tables when they aren't there.
 ///
 /// # Errors
-/// `Unavailable` when the server is out of reach, `Conflict` when another server has the records open with other indexes,
+/// `NotFound` when there are none and they must exist, `Unavailable` when the server is out of reach, `Conflict` when another server has the records open with other indexes,
 /// `Invalid` when the server forgets what it acknowledged, or the schema can't become the one that is asked for; `Corrupt`.
 pub(crate) async fn open(url: &PostgresUrl, config: Config) -> Result<Opened, Error> {
     let database = Database::new(url, &config.postgres)?;
@@ -102,7 +102,8 @@ async fn begin(
 ) -> Result<open::Found, Error> {
     let connection = listener.connection.clone();
     listener.run(PREPARING, open::lock_opening(&connection, url)).await?;
-    let prepared = Box::pin(open::prepare(&connection, database, url, &config.schema, config.identity));
+    let new = (!config.must_exist).then_some(config.identity);
+    let prepared = Box::pin(open::prepare(&connection, database, url, &config.schema, new));
     let mut found = listener.run(PREPARING, prepared).await?;
     listener.listen(url, channel).await?;
     let state = async {

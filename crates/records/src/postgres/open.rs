@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) position: u64,
 }
 
-/// Makes the tables if they are not there, settles whether the records were restored, and makes the indexes those of `schema`.
+/// Makes the tables with an identity if they are not there, settles whether the records were restored, and makes the indexes those of `schema`.
 ///
 /// The caller holds the opening lock on this connection.
 pub(super) async fn prepare(
@@ -60,7 +60,7 @@ pub(super) async fn prepare(
     database: &Database,
     url: &PostgresUrl,
     wanted: &Schema,
-    new: Identity,
+    new: Option<Identity>,
 ) -> Result<Found, AttemptError> {
     make_tables(connection, url, new).await?;
     let identity = check_format(connection).await?;
@@ -109,7 +109,11 @@ pub(super) async fn write_meta(connection: &Connection, key: &[u8], value: &[u8]
     connection.query("write its settings", sql, &[&key, &value]).await.map(|_| ())
 }
 
-async fn make_tables(connection: &Connection, url: &PostgresUrl, new: Identity) -> Result<(), AttemptError> {
+async fn make_tables(
+    connection: &Connection,
+    url: &PostgresUrl,
+    new: Option<Identity>,
+) -> Result<(), AttemptError> {
     let what = "make its tables";
     let client = &connection.client;
     let schema = url.schema();
@@ -117,6 +121,9 @@ async fn make_tables(connection: &Connection, url: &PostgresUrl, new: Identity) 
     if client.query_opt(sql, &[&schema]).await.doing(what)?.is_some() {
         return Ok(());
     }
+    let Some(new) = new else {
+        return Err(Error::not_found(format!("there are no records in the schema {schema}")).into());
+    };
     // An owner of the schema need not own the database.
     let sql = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
     if client.query_opt(sql, &[&schema]).await.doing(what)?.is_none() {

@@ -22,11 +22,13 @@ use crate::{
 const BLOB_BYTES: usize = 32;
 
 const HEAD: &str = "SELECT account, head FROM account WHERE account = $1";
+// The limit keeps the planner from reading all rows of the account instead, however few it takes them for.
 const GET_WHOLE: &str = "SELECT wanted.n, e.value, e.body, b.blobs, b.bytes \
-     FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted (key, n) \
-     JOIN entry e ON e.account = $1 AND e.key = wanted.key LEFT JOIN body b ON b.id = e.body";
+     FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted (key, n) CROSS JOIN LATERAL \
+     (SELECT value, body FROM entry WHERE account = $1 AND key = wanted.key LIMIT 1) e \
+     LEFT JOIN body b ON b.id = e.body";
 const GET_SMALL: &str = "SELECT wanted.n, e.value FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted (key, n) \
-     JOIN entry e ON e.account = $1 AND e.key = wanted.key";
+     CROSS JOIN LATERAL (SELECT value FROM entry WHERE account = $1 AND key = wanted.key LIMIT 1) e";
 
 /// The head of an account, as a connection's transaction sees it.
 pub(super) async fn head(connection: &Connection, account: AccountId) -> Result<AccountRow, AttemptError> {

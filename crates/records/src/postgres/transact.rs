@@ -27,8 +27,9 @@ const MAKE_HEADS: &str = "INSERT INTO account SELECT a, '', '' FROM unnest($1::b
 const LOCK_HEADS: &str =
     "SELECT account, head, made_by FROM account WHERE account = ANY ($1::bigint[]) ORDER BY account FOR UPDATE";
 const STATE: &str = "SELECT epoch, restores FROM feed_head";
-const READ: &str = "SELECT e.account, e.key, e.value FROM unnest($1::bigint[], $2::bytea[]) AS wanted (account, key) \
-     JOIN entry e ON e.account = wanted.account AND e.key = wanted.key";
+const READ: &str = "SELECT wanted.account, wanted.key, e.value \
+     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (account, key) CROSS JOIN LATERAL \
+     (SELECT value FROM entry WHERE account = wanted.account AND key = wanted.key LIMIT 1) e";
 const BODY_IDS: &str = "SELECT nextval('body_id') FROM generate_series(1, $1::bigint)";
 const READ_RANGE: &str =
     "SELECT account, key, value FROM entry WHERE account = $1 AND key >= $2 AND key < $3";
