@@ -91,4 +91,3 @@ pub(crate) fn decode(mut row: &[u8]) -> Option<Vec<Known>> {
     }
     Some(indexes)
 }
-

@@ -181,7 +181,9 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
         EngineUrl::Postgres(url) => crate::postgres::open(&url, config).await?,
         #[cfg(not(feature = "postgres"))]
         EngineUrl::Postgres(_) => {
-            return Err(Error::invalid("this build is without the engine postgres: build with the feature `postgres`"));
+            return Err(Error::invalid(
+                "this build is without the engine postgres: build with the feature `postgres`",
+            ));
         }
     };
     Ok(observe(engine, metrics))

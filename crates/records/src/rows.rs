@@ -6,8 +6,7 @@ use restante_lmdb::key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_
 use smallvec::SmallVec;
 
 use crate::{
-    AccountId, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, RecordId, Revision,
-    Touched,
+    AccountId, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, RecordId, Revision, Touched,
 };
 
 /// A generation of a scattered index is 2 to the power of this many ids. A look-up costs a probe for each generation; a

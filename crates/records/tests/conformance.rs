@@ -13,6 +13,8 @@ mod commit;
 mod common;
 #[path = "conformance/concurrent.rs"]
 mod concurrent;
+#[path = "conformance/database.rs"]
+mod database;
 #[path = "conformance/erase.rs"]
 mod erase;
 #[path = "conformance/feed.rs"]
@@ -122,6 +124,7 @@ fn all_promises() -> Vec<Promise> {
         restore::promises(),
         schema::promises(),
         shared::promises(),
+        database::promises(),
     ];
     rooms.into_iter().flatten().collect()
 }

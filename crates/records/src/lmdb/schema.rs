@@ -72,4 +72,3 @@ pub(super) fn corrupt(table: Table, key: &[u8]) -> Error {
         table.name()
     ))
 }
-

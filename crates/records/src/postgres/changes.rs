@@ -44,7 +44,11 @@ struct Asked {
 
 impl Shared {
     /// [`crate::Records::changes`].
-    pub(super) async fn changes(&self, account: AccountId, question: &ChangesSince) -> Result<Changes, Error> {
+    pub(super) async fn changes(
+        &self,
+        account: AccountId,
+        question: &ChangesSince,
+    ) -> Result<Changes, Error> {
         check_changes(&self.schema, question)?;
         let ChangesSince { kind, since, limit } = *question;
         self.history(&Asked { account, kind, since, began: None, limit }).await

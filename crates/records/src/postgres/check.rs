@@ -11,9 +11,9 @@ use super::{
     query::parts,
     read::{begin_snapshot, blobs_of, end_snapshot},
     schema::{
-        FORMAT, HISTORY, INDEX, META_FORMAT, META_IDENTITY, META_ORIGIN, META_SCHEMA, STATE, account_from_sql,
-        account_to_sql, decode_history_key, decode_state_key, entry_keys, from_sql, hex, index_prefix, live_key,
-        state_key, to_sql,
+        FORMAT, HISTORY, INDEX, META_FORMAT, META_IDENTITY, META_ORIGIN, META_SCHEMA, STATE,
+        account_from_sql, account_to_sql, decode_history_key, decode_state_key, entry_keys, from_sql, hex,
+        index_prefix, live_key, state_key, to_sql,
     },
 };
 use crate::{
@@ -207,7 +207,8 @@ impl Check<'_> {
 
     /// Sees that no follower is ahead of what it follows.
     async fn followers(&mut self) -> Result<(), Error> {
-        let rows = self.shared.read(WHAT, async |connection| connection.query(WHAT, FOLLOWERS, &[]).await).await?;
+        let rows =
+            self.shared.read(WHAT, async |connection| connection.query(WHAT, FOLLOWERS, &[]).await).await?;
         for row in &rows {
             let (name, account, number): (&[u8], i64, &[u8]) =
                 (super::error::value(row, 0)?, super::error::value(row, 1)?, super::error::value(row, 2)?);
@@ -244,13 +245,15 @@ impl Check<'_> {
                 _ => false,
             };
             if !is_sound {
-                self.report.note(format!("table meta key {}", String::from_utf8_lossy(key)), "its row is wrong");
+                self.report
+                    .note(format!("table meta key {}", String::from_utf8_lossy(key)), "its row is wrong");
             }
             keys.insert(key.to_vec());
         }
         for key in [META_FORMAT, META_IDENTITY, META_SCHEMA] {
             if !keys.contains(key) {
-                self.report.note(format!("table meta key {}", String::from_utf8_lossy(key)), "it is not there");
+                self.report
+                    .note(format!("table meta key {}", String::from_utf8_lossy(key)), "it is not there");
             }
         }
         Ok(())
@@ -258,7 +261,11 @@ impl Check<'_> {
 }
 
 /// The next rows of an account behind a key.
-async fn page(connection: &Connection, account: AccountId, behind: &[u8]) -> Result<Vec<PageRow>, AttemptError> {
+async fn page(
+    connection: &Connection,
+    account: AccountId,
+    behind: &[u8],
+) -> Result<Vec<PageRow>, AttemptError> {
     let parameters: [&(dyn ToSql + Sync); 3] = [&account_to_sql(account), &behind, &to_sql(ROWS as u64)];
     let mut rows = Vec::new();
     for row in connection.query(WHAT, PAGE, &parameters).await? {
@@ -307,7 +314,8 @@ async fn verify(
 fn relations(shared: &Shared, row: &PageRow) -> Vec<Vec<u8>> {
     match row.key.first() {
         Some(&STATE) => {
-            let Some(((kind, id), state)) = decode_state_key(&row.key).zip(StateRow::decode(&row.value)) else {
+            let Some(((kind, id), state)) = decode_state_key(&row.key).zip(StateRow::decode(&row.value))
+            else {
                 return Vec::new();
             };
             let mut keys = vec![live_key(kind, state.created, id), live_key(kind, state.revision, id)];
@@ -321,10 +329,12 @@ fn relations(shared: &Shared, row: &PageRow) -> Vec<Vec<u8>> {
             }
             keys
         }
-        Some(&HISTORY) => {
-            decode_history_key(&row.key).map(|parts| vec![state_key(parts.kind, parts.id)]).unwrap_or_default()
+        Some(&HISTORY) => decode_history_key(&row.key)
+            .map(|parts| vec![state_key(parts.kind, parts.id)])
+            .unwrap_or_default(),
+        _ => {
+            entry_of(shared, &row.key).map(|entry| vec![state_key(entry.kind, entry.id)]).unwrap_or_default()
         }
-        _ => entry_of(shared, &row.key).map(|entry| vec![state_key(entry.kind, entry.id)]).unwrap_or_default(),
     }
 }
 
@@ -479,7 +489,10 @@ fn verify_head(account: &mut Account, head: &[u8], feed: Option<(i64, i64)>, las
     match feed {
         None => account.note_head("it is not in the feed"),
         Some((_, revision)) if from_sql(revision) != head.revision.0 => {
-            account.note_head(format!("the feed has it at revision {revision}, and it is at {}", head.revision.0));
+            account.note_head(format!(
+                "the feed has it at revision {revision}, and it is at {}",
+                head.revision.0
+            ));
         }
         Some((position, _)) if position > last_position => account.note_head("it is ahead of the feed"),
         Some(_) => {}

@@ -36,7 +36,8 @@ impl Shared {
         let mut cleaned = Cleaned::default();
         let mut after = None;
         loop {
-            let accounts = self.read("list accounts", async |connection| heads(connection, after).await).await?;
+            let accounts =
+                self.read("list accounts", async |connection| heads(connection, after).await).await?;
             for (account, head) in &accounts {
                 let has_tombstones = head.kinds.iter().any(|share| share.tombstones > 0);
                 if has_tombstones && self.has_old(*account, head, before).await? {

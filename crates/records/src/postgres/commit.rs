@@ -15,10 +15,7 @@ use super::{
     transact::{self, MadeBy, Wanted},
     work::{Read, Work, Writes, bodies_of},
 };
-use crate::{
-    AccountId, Change, Commit, Committed, Error, Position, Revision,
-    validate::check_commit,
-};
+use crate::{AccountId, Change, Commit, Committed, Error, Position, Revision, validate::check_commit};
 
 /// Commits that wait for each writer at most; further ones wait for room.
 const WAITING_MAX: usize = 1_024;
@@ -303,7 +300,12 @@ pub(super) async fn settle(
 
 impl Shared {
     /// Checks a commit and has it made.
-    pub(super) async fn commit(&self, queue: &Queue, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+    pub(super) async fn commit(
+        &self,
+        queue: &Queue,
+        account: AccountId,
+        commit: Commit,
+    ) -> Result<Committed, Error> {
         check_commit(&self.schema, &commit)?;
         queue.commit(account, commit).await
     }

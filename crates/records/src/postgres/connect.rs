@@ -120,8 +120,7 @@ impl Pool {
 
     async fn lease(&self, limit: Duration) -> Result<Lease, Error> {
         let permit = tokio::time::timeout(self.wait, self.permits.clone().acquire_owned()).await;
-        let permit =
-            permit.map_err(|_| Error::unavailable("no connection to postgres came free in time"))?;
+        let permit = permit.map_err(|_| Error::unavailable("no connection to postgres came free in time"))?;
         let permit = permit.map_err(|_| Error::unavailable("the record store is closed"))?;
         let idle = loop {
             let Some(mut held) = self.idle.lock().pop() else { break None };
@@ -133,7 +132,6 @@ impl Pool {
             Some(held) => held,
             None => Box::pin(self.connector.connect()).await?,
         };
-        held.connection.is_at_work.store(true, Ordering::Relaxed);
         Ok(Lease {
             connection: held.connection.clone(),
             held: Some(held),
@@ -174,7 +172,6 @@ impl Lease {
         };
         if done.is_ok() {
             self.reach.found();
-            self.connection.is_at_work.store(false, Ordering::Relaxed);
             let is_open = !self.permit.semaphore().is_closed();
             if is_open {
                 self.idle.lock().push(held);
@@ -223,22 +220,20 @@ impl Held {
     /// Whether the server has not closed it since it was used: it is polled once, which shows that at once.
     fn is_well(&mut self) -> bool {
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let is_lost = has_ended(&mut self.messages, &mut context) || self.connection.client.is_closed();
-        !is_lost && !self.connection.is_at_work.load(Ordering::Relaxed)
+        !has_ended(&mut self.messages, &mut context) && !self.connection.client.is_closed()
     }
 }
 
 /// A connection and the statements that it knows.
 pub(super) struct Connection {
     pub(super) client: Client,
-    is_at_work: AtomicBool,
     /// By their texts, which are constants: there are some dozens.
     prepared: Mutex<HashMap<&'static str, Statement>>,
 }
 
 impl Connection {
     pub(super) fn new(client: Client) -> Arc<Self> {
-        Arc::new(Self { client, is_at_work: AtomicBool::new(false), prepared: Mutex::default() })
+        Arc::new(Self { client, prepared: Mutex::default() })
     }
 
     /// A statement, prepared when it is first used.
@@ -365,13 +360,18 @@ impl Connector {
         let (client, mut connection) = connected.map_err(|error| error::failed("be reached", error))?;
         let mut messages: Messages = Box::pin(stream::poll_fn(move |context| {
             let message = connection.poll_message(context);
-            if let (Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))), Some(heard)) = (&message, &heard) {
+            if let (Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))), Some(heard)) =
+                (&message, &heard)
+            {
                 let _ = heard.try_send(message.payload().to_owned()); // what finds no room is read from the feed
             }
             message.map(|message| message.map(|message| message.map(|_| ())))
         }));
         let set_up = async {
-            client.batch_execute(&self.session).await.map_err(|error| error::failed("set up a connection", error))?;
+            client
+                .batch_execute(&self.session)
+                .await
+                .map_err(|error| error::failed("set up a connection", error))?;
             self.check(&client).await
         };
         drive(&mut messages, set_up).await?;

@@ -33,7 +33,8 @@ impl Shared {
             behind = Some(place.account);
         }
         while page.len() < limit {
-            let accounts = self.read("list accounts", async |connection| heads(connection, behind).await).await?;
+            let accounts =
+                self.read("list accounts", async |connection| heads(connection, behind).await).await?;
             for (account, head) in &accounts {
                 if page.len() < limit && head.kinds.iter().any(|share| share.records > 0) {
                     self.dump_account(*account, head.restores, vec![STATE], limit, &mut page).await?;
@@ -48,7 +49,8 @@ impl Shared {
     }
 
     async fn restores_of(&self, account: AccountId) -> Result<u64, Error> {
-        let head = async |connection: &super::connect::Connection| super::read::head(connection, account).await;
+        let head =
+            async |connection: &super::connect::Connection| super::read::head(connection, account).await;
         Ok(self.read("read an account", head).await?.restores)
     }
 
@@ -65,7 +67,9 @@ impl Shared {
         let (number, to) = (account_to_sql(account), after(STATE));
         let parameters: [&(dyn ToSql + Sync); 4] = [&number, &behind, &to, &room];
         let rows = self
-            .read("read records", async |connection| connection.query("read records", RECORDS, &parameters).await)
+            .read("read records", async |connection| {
+                connection.query("read records", RECORDS, &parameters).await
+            })
             .await?;
         let is_behind = self.restores().saturating_sub(restores);
         let mut records = Vec::with_capacity(rows.len());
@@ -86,13 +90,16 @@ impl Shared {
         let after = to_sql(after.unwrap_or_default());
         let parameters: [&(dyn ToSql + Sync); 2] = [&after, &REFERENCED_BODIES];
         let rows = self
-            .read("list blobs", async |connection| connection.query("list blobs", REFERENCED, &parameters).await)
+            .read("list blobs", async |connection| {
+                connection.query("list blobs", REFERENCED, &parameters).await
+            })
             .await?;
         let mut page = Referenced::default();
         for row in &rows {
             let number = from_sql(value(row, 0)?);
             let blobs = blobs_of(value(row, 1)?);
-            let damaged = || Error::corrupt(format!("the body {number} is damaged: run `restante records check`"));
+            let damaged =
+                || Error::corrupt(format!("the body {number} is damaged: run `restante records check`"));
             page.blobs.extend(blobs.ok_or_else(damaged)?);
             page.next = Some(number);
         }

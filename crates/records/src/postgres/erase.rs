@@ -11,9 +11,7 @@ use super::{
     commit::{Outcome, Settled, outcome, settle},
     connect::Connection,
     error::{AttemptError, column},
-    schema::{
-        HISTORY, STATE, account_to_sql, after, corrupt, decode_history_key, decode_state_key, to_sql,
-    },
+    schema::{HISTORY, STATE, account_to_sql, after, corrupt, decode_history_key, decode_state_key, to_sql},
     transact::{self, MadeBy, Wanted},
     work::Work,
 };

@@ -68,7 +68,11 @@ impl Shared {
     }
 
     /// [`crate::Feed::checkpoint`].
-    pub(super) async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
+    pub(super) async fn checkpoint(
+        &self,
+        follower: &str,
+        accounts: &[AccountId],
+    ) -> Result<Checkpoint, Error> {
         check_checkpoint(follower, accounts.len())?;
         let name = follower.as_bytes();
         let mut numbers = vec![OF_POSITION];
@@ -81,12 +85,16 @@ impl Shared {
         for row in &rows {
             let account: i64 = super::error::value(row, 0)?;
             let number = decode_number(super::error::value(row, 1)?);
-            let damaged = || Error::corrupt(format!("the checkpoint of the follower {follower} is damaged: forget it"));
+            let damaged =
+                || Error::corrupt(format!("the checkpoint of the follower {follower} is damaged: forget it"));
             saved.insert(account, number.ok_or_else(damaged)?);
         }
         let of = |account: i64| saved.get(&account).copied().unwrap_or_default();
         let revision = |account: &AccountId| (*account, Revision(of(account_to_sql(*account))));
-        Ok(Checkpoint { position: Position(of(OF_POSITION)), accounts: accounts.iter().map(revision).collect() })
+        Ok(Checkpoint {
+            position: Position(of(OF_POSITION)),
+            accounts: accounts.iter().map(revision).collect(),
+        })
     }
 
     /// [`crate::Feed::save`].

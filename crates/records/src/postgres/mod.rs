@@ -185,7 +185,9 @@ impl Shared {
 }
 
 fn other_indexes() -> Error {
-    Error::unavailable("another server has changed the indexes of the records: restart this one with the same version")
+    Error::unavailable(
+        "another server has changed the indexes of the records: restart this one with the same version",
+    )
 }
 
 /// The engine as the contracts know it.

@@ -89,7 +89,9 @@ pub(super) async fn unlock_opening(connection: &Connection, url: &PostgresUrl) -
 pub(super) async fn read_state(connection: &Connection) -> Result<State, AttemptError> {
     let sql = "SELECT epoch, restores, position FROM feed_head";
     let rows = connection.query("read its feed", sql, &[]).await?;
-    let row = rows.first().ok_or_else(|| Error::corrupt("the feed of the records has no head: restore a backup"))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::corrupt("the feed of the records has no head: restore a backup"))?;
     Ok(State {
         epoch: column(row, 0)?,
         restores: from_sql(column(row, 1)?),
@@ -99,12 +101,17 @@ pub(super) async fn read_state(connection: &Connection) -> Result<State, Attempt
 
 /// A value of `meta`.
 pub(super) async fn read_meta(connection: &Connection, key: &[u8]) -> Result<Option<Vec<u8>>, AttemptError> {
-    let rows = connection.query("read its settings", "SELECT value FROM meta WHERE key = $1", &[&key]).await?;
+    let rows =
+        connection.query("read its settings", "SELECT value FROM meta WHERE key = $1", &[&key]).await?;
     rows.first().map(|row| column(row, 0)).transpose()
 }
 
 /// Writes a value of `meta`.
-pub(super) async fn write_meta(connection: &Connection, key: &[u8], value: &[u8]) -> Result<(), AttemptError> {
+pub(super) async fn write_meta(
+    connection: &Connection,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), AttemptError> {
     let sql = "INSERT INTO meta VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
     connection.query("write its settings", sql, &[&key, &value]).await.map(|_| ())
 }

@@ -88,7 +88,6 @@ impl Shared {
     }
 }
 
-
 /// The page of keys that were found, one more than it has room for if there are more.
 fn page(
     account: AccountId,

@@ -71,7 +71,10 @@ impl Shared {
         let parameters: [&(dyn ToSql + Sync); 2] = [&account_number, &keys];
         let work = async {
             if !may_be_raised {
-                return Ok((AccountRow::default(), connection.query("read records", sql, &parameters).await?));
+                return Ok((
+                    AccountRow::default(),
+                    connection.query("read records", sql, &parameters).await?,
+                ));
             }
             begin_snapshot(&connection).await?;
             let head = head(&connection, account).await?;

@@ -8,8 +8,8 @@ use super::{
     error::{AttemptError, column},
     open::{read_meta, write_meta},
     schema::{
-        META_SCHEMA, account_from_sql, account_to_sql, after_prefix, decode_state_key, entry_keys, index_prefix,
-        state_prefix, to_sql,
+        META_SCHEMA, account_from_sql, account_to_sql, after_prefix, decode_state_key, entry_keys,
+        index_prefix, state_prefix, to_sql,
     },
 };
 use crate::{
@@ -27,8 +27,10 @@ const EPOCH: &str = "UPDATE feed_head SET epoch = epoch + 1";
 const LIST: &str = "SELECT account FROM account WHERE account > $1 ORDER BY account LIMIT $2";
 const REMOVE: &str = "DELETE FROM entry e USING unnest($1::bigint[]) AS a \
      WHERE e.account = a AND e.key >= $2 AND e.key < $3";
-const STATES: &str = "SELECT key, value FROM entry WHERE account = $1 AND key > $2 AND key < $3 ORDER BY key LIMIT $4";
-const ADD: &str = "INSERT INTO entry SELECT $1, key, '' FROM unnest($2::bytea[]) AS key ON CONFLICT DO NOTHING";
+const STATES: &str =
+    "SELECT key, value FROM entry WHERE account = $1 AND key > $2 AND key < $3 ORDER BY key LIMIT $4";
+const ADD: &str =
+    "INSERT INTO entry SELECT $1, key, '' FROM unnest($2::bytea[]) AS key ON CONFLICT DO NOTHING";
 const WHAT: &str = "change its indexes";
 
 /// Whether the indexes are those of a schema, all of them whole.

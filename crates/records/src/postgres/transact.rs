@@ -24,8 +24,7 @@ const WHAT: &str = "commit records";
 const LOCK: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended($1, 0))";
 const MAKE_HEADS: &str = "INSERT INTO account SELECT a, '', '' FROM unnest($1::bigint[]) AS a \
      WHERE NOT EXISTS (SELECT FROM account WHERE account = a) ORDER BY a ON CONFLICT DO NOTHING";
-const LOCK_HEADS: &str =
-    "SELECT account, head, made_by FROM account WHERE account = ANY ($1::bigint[]) ORDER BY account FOR UPDATE";
+const LOCK_HEADS: &str = "SELECT account, head, made_by FROM account WHERE account = ANY ($1::bigint[]) ORDER BY account FOR UPDATE";
 const STATE: &str = "SELECT epoch, restores FROM feed_head";
 const READ: &str = "SELECT wanted.account, wanted.key, e.value \
      FROM unnest($1::bigint[], $2::bytea[]) AS wanted (account, key) CROSS JOIN LATERAL \
@@ -106,13 +105,22 @@ pub(super) async fn begin(
 }
 
 /// The records with counters of accounts that were not committed to since a restore.
-async fn read_counters(shared: &Shared, connection: &Connection, read: &mut Read) -> Result<(), AttemptError> {
-    let behind: Vec<AccountId> =
-        read.heads.iter().filter(|(_, head)| head.restores < read.restores).map(|(account, _)| *account).collect();
+async fn read_counters(
+    shared: &Shared,
+    connection: &Connection,
+    read: &mut Read,
+) -> Result<(), AttemptError> {
+    let behind: Vec<AccountId> = read
+        .heads
+        .iter()
+        .filter(|(_, head)| head.restores < read.restores)
+        .map(|(account, _)| *account)
+        .collect();
     for account in behind {
         for kind in shared.schema.kinds().iter().filter(|kind| !kind.counters.is_empty()) {
             let from = state_prefix(kind.kind);
-            let parameters: [&(dyn ToSql + Sync); 3] = [&account_to_sql(account), &from, &after_prefix(&from)];
+            let parameters: [&(dyn ToSql + Sync); 3] =
+                [&account_to_sql(account), &from, &after_prefix(&from)];
             for row in connection.query(WHAT, READ_RANGE, &parameters).await? {
                 read.counters.push(((account, column(&row, 1)?), column(&row, 2)?));
             }
@@ -200,7 +208,8 @@ struct BodyColumns<'w> {
 
 impl<'w> BodyColumns<'w> {
     fn of(writes: &'w Writes) -> Self {
-        let mut columns = Self { ids: Vec::new(), accounts: Vec::new(), blobs: Vec::new(), bytes: Vec::new() };
+        let mut columns =
+            Self { ids: Vec::new(), accounts: Vec::new(), blobs: Vec::new(), bytes: Vec::new() };
         for (id, (account, body)) in &writes.bodies {
             columns.ids.push(*id);
             columns.accounts.push(account_to_sql(*account));
@@ -275,13 +284,11 @@ async fn pipelined_all(
             None => Ok(()),
         }
     };
-    let queries = prepared.iter().zip(statements).map(|(statement, (_, values))| client.query(statement, values));
+    let queries =
+        prepared.iter().zip(statements).map(|(statement, (_, values))| client.query(statement, values));
     // They are sent in the order in which they are polled first.
-    let (began, (answers, ended)) = join(
-        run(first.map(str::to_owned)),
-        join(join_all(queries), run(last.map(str::to_owned))),
-    )
-    .await;
+    let (began, (answers, ended)) =
+        join(run(first.map(str::to_owned)), join(join_all(queries), run(last.map(str::to_owned)))).await;
     began.doing(WHAT)?;
     let mut rows = Vec::with_capacity(answers.len());
     for answer in answers {

@@ -222,7 +222,11 @@ impl<'w, 's> Step<'w, 's> {
         }
         let body = self.put_body(body)?;
         let revision = self.revision;
-        self.put_state(kind, id, &StateRow { revision, created: revision, body, properties: &pack(&properties) });
+        self.put_state(
+            kind,
+            id,
+            &StateRow { revision, created: revision, body, properties: &pack(&properties) },
+        );
         self.put(live_key(kind, revision, id), LiveRow::Creation.encode().into_vec(), None);
         let share = self.head.kind_mut(kind);
         share.state = revision;

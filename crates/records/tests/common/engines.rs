@@ -248,7 +248,9 @@ impl Drop for TestStore {
     fn drop(&mut self) {
         let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
         let mut schemas = vec![url.schema().to_owned()];
-        schemas.extend((0..self.copies.load(Ordering::SeqCst)).map(|number| format!("{}_{number}", url.schema())));
+        schemas.extend(
+            (0..self.copies.load(Ordering::SeqCst)).map(|number| format!("{}_{number}", url.schema())),
+        );
         // On a thread of its own, because this one may belong to a runtime. One by one: each has many tables to lock.
         let dropped = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

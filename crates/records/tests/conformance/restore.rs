@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Change, ChangesSince, Config, FeedRequest, Opened, Position,
-    RESTORE_JUMP, RecordId, Revision, open,
+    AccountId, CHANGES_MAX, Change, ChangesSince, Config, FeedRequest, Opened, Position, RESTORE_JUMP,
+    RecordId, Revision, open,
 };
 
 use crate::{

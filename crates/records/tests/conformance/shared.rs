@@ -20,8 +20,8 @@ use tokio_postgres::NoTls;
 use crate::{
     Subject,
     common::{
-        A, B, BY_MAILBOX, EMAIL, THREAD, commit, create, create_one, destroy, email, email_schema, get_one, ids,
-        mailbox_schema,
+        A, B, BY_MAILBOX, EMAIL, THREAD, commit, create, create_one, destroy, email, email_schema, get_one,
+        ids, mailbox_schema,
         mirror::{Mirror, all_of},
         none, revision, schema, thread,
     },
@@ -78,10 +78,15 @@ async fn commits_of_other_servers_are_announced(subject: Subject) {
     let mut newest: BTreeMap<AccountId, Revision> = BTreeMap::new();
     let all: BTreeSet<AccountId> = many.chain([A, B]).collect();
     let is_done = |newest: &BTreeMap<AccountId, Revision>| {
-        newest.len() == all.len() && newest.get(&A) == Some(&Revision(10)) && newest.get(&B) == Some(&Revision(10))
+        newest.len() == all.len()
+            && newest.get(&A) == Some(&Revision(10))
+            && newest.get(&B) == Some(&Revision(10))
     };
     while !is_done(&newest) {
-        let next = timeout(PATIENCE, watch.next()).await.expect("an announcement comes").expect("the store is there");
+        let next = timeout(PATIENCE, watch.next())
+            .await
+            .expect("an announcement comes")
+            .expect("the store is there");
         let Ok(Announcement { account, revision }) = next else {
             // It was too slow for all at once: what it missed it would read.
             newest = all.iter().map(|account| (*account, Revision(10))).collect();
@@ -208,7 +213,8 @@ async fn lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_tw
             tokio::spawn(commit_numbered(opened, task, stop.clone()))
         })
         .collect();
-    let kill = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}'");
+    let kill =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}'");
     for _ in 0..25 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         subject.sql(&kill).await;
@@ -232,7 +238,8 @@ async fn lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_tw
     assert!(!acknowledged.is_empty());
     let last = last.expect("it works again");
     loop {
-        let next = timeout(PATIENCE, watch.next()).await.expect("it is announced").expect("the store is there");
+        let next =
+            timeout(PATIENCE, watch.next()).await.expect("it is announced").expect("the store is there");
         if next.is_err() || next == Ok(Announcement { account: B, revision: last }) {
             break;
         }
@@ -242,7 +249,9 @@ async fn lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_tw
         let records = all_of(&*one.upkeep, account).await;
         let states = one.records.states(account).await.unwrap();
         assert_eq!(records.len() as u64, states.revision.0, "each revision made one record");
-        made.extend(records.into_values().map(|record| String::from_utf8(record.body.bytes.to_vec()).unwrap()));
+        made.extend(
+            records.into_values().map(|record| String::from_utf8(record.body.bytes.to_vec()).unwrap()),
+        );
     }
     let once: BTreeSet<&String> = made.iter().collect();
     assert_eq!(once.len(), made.len(), "nothing is made twice");
