@@ -160,7 +160,7 @@ async fn old_tombstones(
     for row in connection.query("look for tombstones", TOMBSTONES, &parameters).await? {
         let (key, value): (&[u8], &[u8]) = (column(&row, 0)?, column(&row, 1)?);
         let parts = decode_history_key(key).zip(TombstoneRow::decode(value));
-        let (parts, tombstone) = parts.ok_or_else(|| Error::from(corrupt(account, key)))?;
+        let (parts, tombstone) = parts.ok_or_else(|| corrupt(account, key))?;
         if tombstone.second >= before {
             break;
         }

@@ -88,7 +88,8 @@ impl Shared {
             head.is_erasing = true;
             head.cut_history();
         }
-        let (mut gone, mut tombstones): (Vec<(Kind, RecordId)>, Vec<(Kind, Vec<u8>)>) = Default::default();
+        let mut gone: Vec<(Kind, RecordId)> = Vec::new();
+        let mut tombstones: Vec<(Kind, Vec<u8>)> = Vec::new();
         if records.is_empty() {
             step.is_done = history.len() <= rows_max;
             for (key, _) in history.into_iter().take(rows_max) {
