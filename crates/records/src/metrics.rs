@@ -21,6 +21,9 @@ pub struct Metrics {
     pub(crate) erased_records: Counter,
     /// What the store of the `lmdb` engine counts; with another engine it stays at 0.
     pub(crate) lmdb: restante_lmdb::Metrics,
+    /// Of the `postgres` engine, as the next one; with another engine they stay at 0.
+    pub(crate) postgres_group_commits: Histogram,
+    pub(crate) postgres_settled: Counter,
 }
 
 /// What a change does to a record.
@@ -91,6 +94,8 @@ impl Default for Metrics {
             cleaned_tombstones: Counter::default(),
             erased_records: Counter::default(),
             lmdb: restante_lmdb::Metrics::default(),
+            postgres_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 9)), // 1 to 256
+            postgres_settled: Counter::default(),
         };
         // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
@@ -128,6 +133,16 @@ impl Metrics {
             "Records of accounts that were erased",
             self.erased_records.clone(),
         );
+        registry.register(
+            "postgres_group_commits",
+            "Commits that one transaction in PostgreSQL makes",
+            self.postgres_group_commits.clone(),
+        );
+        registry.register(
+            "postgres_settled",
+            "Transactions in PostgreSQL whose outcome had to be looked up because the connection was lost",
+            self.postgres_settled.clone(),
+        );
         self.lmdb.register(registry);
     }
 
@@ -156,6 +171,8 @@ mod tests {
             "restante_records_cleaned_tombstones_total 0",
             "restante_records_erased_records_total 0",
             "restante_records_lmdb_writes_total 0",
+            "restante_records_postgres_group_commits_count 0",
+            "restante_records_postgres_settled_total 0",
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }

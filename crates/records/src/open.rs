@@ -1,9 +1,12 @@
-use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
-use restante_core::{Clock, Identity, SystemClock};
+use restante_core::{Clock, Identity, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, lmdb, memory, observe::observe};
+use crate::{
+    Error, Feed, Metrics, PostgresUrl, Records, Schema, Upkeep, lmdb, memory, observe::observe,
+    postgres_url::without_password,
+};
 
 /// Checks the pages of the file of the engine `lmdb`, which comes from elsewhere: LMDB maps it, and a page number that was
 /// written over can end the process. What the records say is a matter of [`Upkeep::check`].
@@ -14,13 +17,15 @@ pub fn check_pages(file: &File) -> Result<(), Error> {
     restante_lmdb::check_pages(file)
 }
 
-/// Which engine, and where: `memory:` or `lmdb:<folder>`.
+/// Which engine, and where: `memory:`, `lmdb:<folder>` or `postgres://<user>@<host>/<database>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
     /// The reference model, in memory: it keeps nothing.
     Memory,
     /// LMDB in a folder.
     Lmdb(PathBuf),
+    /// PostgreSQL. Several processes may have the same records open.
+    Postgres(PostgresUrl),
 }
 
 impl EngineUrl {
@@ -29,6 +34,7 @@ impl EngineUrl {
         match self {
             Self::Memory => "memory",
             Self::Lmdb(_) => "lmdb",
+            Self::Postgres(_) => "postgres",
         }
     }
 }
@@ -40,8 +46,10 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("lmdb", folder)) if !folder.is_empty() => Ok(Self::Lmdb(folder.into())),
+            Some(("postgres" | "postgresql", _)) => text.parse().map(Self::Postgres),
             _ => Err(Error::invalid(format!(
-                "records URL '{text}' is not understood: use memory: or lmdb:<folder>"
+                "records URL '{}' is not understood: use memory:, lmdb:<folder> or postgres://<user>@<host>/<database>",
+                without_password(text)
             ))),
         }
     }
@@ -52,6 +60,7 @@ impl fmt::Display for EngineUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Lmdb(folder) => write!(f, "lmdb:{}", folder.display()),
+            Self::Postgres(url) => fmt::Display::fmt(url, f),
         }
     }
 }
@@ -65,6 +74,10 @@ pub struct Config {
     pub schema: Schema,
     /// Settings of the `lmdb` engine.
     pub lmdb: LmdbConfig,
+    /// Settings of the `postgres` engine.
+    pub postgres: PostgresConfig,
+    /// Open only what is there: nothing is made.
+    pub must_exist: bool,
     /// What a store that is made gets for its [`Upkeep::identity`].
     pub identity: Identity,
     /// Where the time comes from.
@@ -80,6 +93,8 @@ impl Config {
             url,
             schema,
             lmdb: LmdbConfig::default(),
+            postgres: PostgresConfig::default(),
+            must_exist: false,
             identity: Identity::random(),
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
@@ -104,6 +119,33 @@ impl Default for LmdbConfig {
     }
 }
 
+/// Settings of the `postgres` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PostgresConfig {
+    /// Connections that read; further reads wait for one.
+    pub read_connections: NonZero<usize>,
+    /// Connections that commit, each one group of commits at a time. The commits of an account go over one of them.
+    pub write_connections: NonZero<usize>,
+    /// How long connecting may take.
+    pub connect_timeout_ms: NonZero<u64>,
+    /// How long a statement may take, in the server and on the way.
+    pub statement_timeout_ms: NonZero<u64>,
+    /// How long a statement may wait for another transaction.
+    pub lock_timeout_ms: NonZero<u64>,
+}
+
+impl Default for PostgresConfig {
+    fn default() -> Self {
+        Self {
+            read_connections: nonzero!(8),
+            write_connections: nonzero!(2),
+            connect_timeout_ms: nonzero!(5_000),
+            statement_timeout_ms: nonzero!(10_000),
+            lock_timeout_ms: nonzero!(5_000),
+        }
+    }
+}
+
 /// An opened record store: the faces of one engine.
 ///
 /// Close it by [`Upkeep::close`] when it is no longer needed, which waits without keeping a thread busy. If it is dropped
@@ -122,13 +164,27 @@ pub struct Opened {
 /// Opens the record store that `config` names, and creates it when it is not there.
 ///
 /// # Errors
-/// `Conflict` when another process has it open, `Corrupt` when its format is not understood or it is damaged, `Invalid`
+/// `Conflict` when another process has it open, with the engine `postgres` only when that process has it open with other
+/// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
+    if let (EngineUrl::Lmdb(folder), true) = (&config.url, config.must_exist)
+        && !folder.join(lmdb::DATA_FILE).exists()
+    {
+        return Err(Error::not_found(format!("there are no records in {}", folder.display())));
+    }
     let engine = match config.url.clone() {
         EngineUrl::Memory => memory::open(&config),
         EngineUrl::Lmdb(folder) => lmdb::open(&folder, config).await?,
+        #[cfg(feature = "postgres")]
+        EngineUrl::Postgres(url) => crate::postgres::open(&url, config).await?,
+        #[cfg(not(feature = "postgres"))]
+        EngineUrl::Postgres(_) => {
+            return Err(Error::invalid(
+                "this build is without the engine postgres: build with the feature `postgres`",
+            ));
+        }
     };
     Ok(observe(engine, metrics))
 }

@@ -13,6 +13,8 @@ mod commit;
 mod common;
 #[path = "conformance/concurrent.rs"]
 mod concurrent;
+#[path = "conformance/database.rs"]
+mod database;
 #[path = "conformance/erase.rs"]
 mod erase;
 #[path = "conformance/feed.rs"]
@@ -27,6 +29,8 @@ mod refused;
 mod restore;
 #[path = "conformance/schema.rs"]
 mod schema;
+#[path = "conformance/shared.rs"]
+mod shared;
 #[path = "conformance/upkeep.rs"]
 mod upkeep;
 #[path = "conformance/watch.rs"]
@@ -57,8 +61,12 @@ pub(crate) enum Of {
     Any,
     /// That of engines that keep what they have when they are closed.
     Disk,
+    /// That of engines that keep it in files of their own.
+    Files,
     /// That of engines that don't.
-    Memory,
+    NoFiles,
+    /// That of engines that several processes have open at once.
+    Shared,
 }
 
 impl Of {
@@ -66,7 +74,9 @@ impl Of {
         match self {
             Self::Any => true,
             Self::Disk => !engine.is_volatile(),
-            Self::Memory => engine.is_volatile(),
+            Self::Files => engine.has_files(),
+            Self::NoFiles => !engine.has_files(),
+            Self::Shared => engine.is_shared(),
         }
     }
 }
@@ -80,13 +90,19 @@ pub(crate) use promise;
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
-    (any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?] $(, memory: [$($memory:ident),*])?) => {
+    (
+        any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]
+        $(, files: [$($files:ident),* $(,)?])? $(, no_files: [$($no_files:ident),* $(,)?])?
+        $(, shared: [$($shared:ident),* $(,)?])?
+    ) => {
         pub(crate) fn promises() -> Vec<crate::Promise> {
             use crate::{Of, promise};
             vec![
                 $(promise!(Of::Any, $any),)*
                 $(promise!(Of::Disk, $disk),)*
-                $($(promise!(Of::Memory, $memory),)*)?
+                $($(promise!(Of::Files, $files),)*)?
+                $($(promise!(Of::NoFiles, $no_files),)*)?
+                $($(promise!(Of::Shared, $shared),)*)?
             ]
         }
     };
@@ -107,6 +123,8 @@ fn all_promises() -> Vec<Promise> {
         erase::promises(),
         restore::promises(),
         schema::promises(),
+        shared::promises(),
+        database::promises(),
     ];
     rooms.into_iter().flatten().collect()
 }

@@ -66,6 +66,8 @@ const REVISIONS_INLINE_MAX: u64 = 128;
 /// How far positions jump for each restore: more than commits are made between two.
 const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 
+pub(crate) use origin::DATA_FILE;
+
 /// Opens the store of a folder.
 pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
     let folder = folder.to_owned();

@@ -14,7 +14,7 @@ use super::schema::{META, META_RESTORES, corrupt, decode_number, encode_number};
 use crate::Error;
 
 /// LMDB's file.
-const DATA_FILE: &str = "data.mdb";
+pub(crate) const DATA_FILE: &str = "data.mdb";
 /// The file that a folder in use has.
 const ORIGINAL: &str = "ORIGINAL";
 /// What it says, for people.

@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow};
 
 use restante_lmdb::{
     Direction, Store, View,
-    key::{KeyBuf, Pack, after_prefix, take_byte, take_bytes, take_number},
+    key::{KeyBuf, after_prefix, take_byte},
 };
 use tracing::{info, warn};
 
@@ -19,20 +19,13 @@ use super::{
     },
     walk::{VIEW_ROWS_MAX, walk},
 };
-use crate::{AccountId, Error, Index, IndexOrder, IndexSchema, Kind, Properties, RecordId, Schema, entries};
+use crate::{
+    AccountId, Error, Index, IndexSchema, Kind, Properties, RecordId, Schema, entries,
+    indexes::{Known, decode, encode, in_between, wanted},
+};
 
 /// Entries that are written or removed in one write; the entries of one record are not cut in two.
 const WRITE_ENTRIES: usize = 1_000;
-
-/// An index of a store, as the row of its schema describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
-    kind: Kind,
-    index: Index,
-    order: IndexOrder,
-    parts: Vec<u8>,
-    is_whole: bool,
-}
 
 /// Makes the indexes of a store those of `schema`.
 ///
@@ -70,41 +63,6 @@ pub(super) fn is_whole(row: &[u8], schema: &Schema) -> bool {
     decode(row).is_some_and(|known| known == wanted(schema))
 }
 
-/// The indexes of a schema, all of them whole.
-fn wanted(schema: &Schema) -> Vec<Known> {
-    let mut wanted = Vec::new();
-    for kind in schema.kinds() {
-        for index in &kind.indexes {
-            let parts = index.parts.iter().map(|part| part.0).collect();
-            wanted.push(Known {
-                kind: kind.kind,
-                index: index.index,
-                order: index.order,
-                parts,
-                is_whole: true,
-            });
-        }
-    }
-    sorted(wanted)
-}
-
-fn sorted(mut indexes: Vec<Known>) -> Vec<Known> {
-    indexes.sort_unstable_by_key(|known| (known.kind, known.index));
-    indexes
-}
-
-/// What is written down while the touched indexes change.
-fn in_between(kept: &[Known], touched: &[Known]) -> Vec<Known> {
-    let mut indexes = kept.to_vec();
-    for index in touched {
-        let is_there = indexes.iter().any(|known| (known.kind, known.index) == (index.kind, index.index));
-        if !is_there {
-            indexes.push(Known { is_whole: false, ..index.clone() });
-        }
-    }
-    sorted(indexes)
-}
-
 /// The indexes that a store has; `None` when it is new.
 fn read_known(view: &View<'_>) -> Result<Option<Vec<Known>>, Error> {
     match view.get(META, META_SCHEMA)? {
@@ -118,46 +76,6 @@ fn write_known(store: &Store, indexes: Vec<Known>) -> Result<(), Error> {
         batch.put(META, META_SCHEMA, &encode(&indexes));
         Ok(())
     })
-}
-
-/// The row: for each index its kind, its number, its order, whether it is whole, and its parts behind their packed count.
-fn encode(indexes: &[Known]) -> Vec<u8> {
-    let mut row = Vec::new();
-    for known in indexes {
-        row.put_bytes(&[known.kind.0, known.index.0, order_byte(known.order), u8::from(known.is_whole)]);
-        row.put_number(known.parts.len() as u64);
-        row.put_bytes(&known.parts);
-    }
-    row
-}
-
-fn order_byte(order: IndexOrder) -> u8 {
-    match order {
-        IndexOrder::Ordered => 0,
-        IndexOrder::Scattered => 1,
-    }
-}
-
-fn decode(mut row: &[u8]) -> Option<Vec<Known>> {
-    let mut indexes = Vec::new();
-    while !row.is_empty() {
-        let kind = Kind(take_byte(&mut row)?);
-        let index = Index(take_byte(&mut row)?);
-        let order = match take_byte(&mut row)? {
-            0 => IndexOrder::Ordered,
-            1 => IndexOrder::Scattered,
-            _ => return None,
-        };
-        let is_whole = match take_byte(&mut row)? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        let count = usize::try_from(take_number(&mut row)?).ok()?;
-        let parts = take_bytes(&mut row, count)?.to_vec();
-        indexes.push(Known { kind, index, order, parts, is_whole });
-    }
-    Some(indexes)
 }
 
 /// Removes all entries of some indexes.

@@ -1,15 +1,33 @@
 //! The engines under test, and where their stores lie during a test.
 
-use std::{future::Future, path::PathBuf, sync::Arc, thread};
+use std::{
+    env,
+    future::Future,
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use libtest_mimic::{Arguments, Completion, Trial};
-use restante_core::{ManualClock, Timestamp};
-use restante_records::{Config, EngineUrl, LmdbConfig, Opened, Schema, open};
+use libtest_mimic::{Arguments, Trial};
+use restante_core::{ManualClock, Timestamp, nonzero};
+use restante_disk::testing::run_or_ignore;
+use restante_records::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, PostgresUrl, Schema, open};
+use tokio_postgres::NoTls;
 
 use super::schema;
 
 /// Each trial writes and syncs: more at once than this only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 8;
+
+/// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
+const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+/// How long the remains of a test may take to go.
+const CLEANING_SECONDS_MAX: u64 = 60;
 
 /// An engine under test, in one of its shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +40,18 @@ pub enum Engine {
     LmdbSmallLog,
     /// Bodies as they come.
     LmdbUncompressed,
+    Postgres,
 }
 
 impl Engine {
-    pub const ALL: [Self; 5] =
-        [Self::Memory, Self::Lmdb, Self::LmdbNoLog, Self::LmdbSmallLog, Self::LmdbUncompressed];
+    pub const ALL: [Self; 6] = [
+        Self::Memory,
+        Self::Lmdb,
+        Self::LmdbNoLog,
+        Self::LmdbSmallLog,
+        Self::LmdbUncompressed,
+        Self::Postgres,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +60,29 @@ impl Engine {
             Self::LmdbNoLog => "lmdb-no-log",
             Self::LmdbSmallLog => "lmdb-small-log",
             Self::LmdbUncompressed => "lmdb-uncompressed",
+            Self::Postgres => "postgres",
         }
+    }
+
+    /// Whether what it keeps lies in files of its own on this machine.
+    pub fn has_files(self) -> bool {
+        !self.is_volatile() && !self.is_shared()
+    }
+
+    /// Whether several processes may have its store open at once.
+    pub fn is_shared(self) -> bool {
+        self == Self::Postgres
+    }
+
+    /// Why it isn't to be had here.
+    fn missing(self) -> Option<String> {
+        if self != Self::Postgres {
+            return None;
+        }
+        if !cfg!(feature = "postgres") {
+            return Some("this build is without the engine".to_owned());
+        }
+        postgres_url().is_none().then(|| format!("{POSTGRES_URL} is not set"))
     }
 
     /// Whether it forgets what it has when it is closed.
@@ -46,12 +93,16 @@ impl Engine {
     fn lmdb(self) -> LmdbConfig {
         let default = LmdbConfig::default();
         match self {
-            Self::Memory | Self::Lmdb => default,
+            Self::Memory | Self::Lmdb | Self::Postgres => default,
             Self::LmdbNoLog => LmdbConfig { log_bytes: 0, ..default },
             Self::LmdbSmallLog => LmdbConfig { log_bytes: 64 << 10, ..default },
             Self::LmdbUncompressed => LmdbConfig { is_compressed: false, ..default },
         }
     }
+}
+
+fn postgres_url() -> Option<String> {
+    env::var(POSTGRES_URL).ok().filter(|url| !url.is_empty())
 }
 
 /// The command line, with no more trials at once than make sense.
@@ -62,11 +113,11 @@ pub fn arguments() -> Arguments {
     arguments
 }
 
-/// A test named for an engine and for what holds on it.
+/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
+/// but not to be had, it fails.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
-        test();
-        Ok(Completion::Completed)
+        run_or_ignore(engine.name(), engine.missing(), test)
     })
 }
 
@@ -77,7 +128,7 @@ pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestSto
     runtime.block_on(test(place.clone()));
 }
 
-/// Where the store of one test lies. It goes with it.
+/// Where the store of one test lies: a folder, or schemas of a database. They go with it.
 pub struct TestStore {
     pub engine: Engine,
     /// How the store is opened.
@@ -85,6 +136,7 @@ pub struct TestStore {
     /// What the store takes for the time. It stands still until a test moves it.
     pub clock: Arc<ManualClock>,
     folder: tempfile::TempDir,
+    copies: AtomicUsize,
 }
 
 impl TestStore {
@@ -93,12 +145,23 @@ impl TestStore {
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
         let url = match engine {
             Engine::Memory => EngineUrl::Memory,
+            Engine::Postgres => {
+                let server: PostgresUrl = postgres_url().unwrap().parse().unwrap();
+                let schema = format!("t_{:016x}", RandomState::new().hash_one("schema"));
+                EngineUrl::Postgres(server.with_schema(&schema).unwrap())
+            }
             _ => EngineUrl::Lmdb(folder.path().join("records")),
         };
         let mut config = Config::new(url, schema());
         config.lmdb = engine.lmdb();
+        // Few connections, so that many tests at once find space in one server.
+        config.postgres = PostgresConfig {
+            read_connections: nonzero!(2),
+            write_connections: nonzero!(2),
+            ..config.postgres
+        };
         config.clock = clock.clone();
-        Self { engine, config, clock, folder }
+        Self { engine, config, clock, folder, copies: AtomicUsize::new(0) }
     }
 
     pub async fn open(&self) -> Opened {
@@ -120,7 +183,121 @@ impl TestStore {
         self.folder.path().join(name)
     }
 
+    /// Another store of the same engine, which is not there yet.
+    pub fn other(&self) -> Config {
+        let number = self.copies.fetch_add(1, Ordering::SeqCst);
+        let url = match &self.config.url {
+            EngineUrl::Memory => EngineUrl::Memory,
+            EngineUrl::Lmdb(_) => EngineUrl::Lmdb(self.beside(&format!("other {number}"))),
+            EngineUrl::Postgres(url) => {
+                EngineUrl::Postgres(url.with_schema(&format!("{}_{number}", url.schema())).unwrap())
+            }
+        };
+        Config { url, ..self.config.clone() }
+    }
+
+    /// A copy of a store that is open, as a backup has it.
+    pub async fn copy(&self, from: &Config, opened: &Opened) -> Config {
+        let copy = self.other();
+        match (&from.url, &copy.url) {
+            (EngineUrl::Lmdb(_), EngineUrl::Lmdb(folder)) => {
+                std::fs::create_dir(folder).unwrap();
+                opened.upkeep.backup(folder).await.unwrap();
+            }
+            (EngineUrl::Postgres(from), EngineUrl::Postgres(to)) => {
+                // Under another identity, so that what is there in the end has been copied.
+                let identity = restante_core::Identity::random();
+                let made = open(Config { identity, ..copy.clone() }).await.unwrap();
+                made.upkeep.close().await.unwrap();
+                copy_schema(from, to).await;
+            }
+            other => panic!("no copy of {other:?}"),
+        }
+        copy
+    }
+
+    /// Moves the store, which is closed, to another place as a whole.
+    pub async fn moved(&self) -> Config {
+        let moved = self.other();
+        match (&self.config.url, &moved.url) {
+            (EngineUrl::Lmdb(from), EngineUrl::Lmdb(to)) => {
+                #[expect(clippy::disallowed_methods, reason = "no power cut is to be survived")]
+                std::fs::rename(from, to).unwrap();
+            }
+            (EngineUrl::Postgres(from), EngineUrl::Postgres(to)) => {
+                let sql = format!("ALTER SCHEMA {} RENAME TO {}", from.schema(), to.schema());
+                run_sql(from, &sql).await.unwrap();
+            }
+            other => panic!("{other:?} is not moved"),
+        }
+        moved
+    }
+
+    /// Runs statements in the database of the store.
+    pub async fn sql(&self, sql: &str) {
+        let EngineUrl::Postgres(url) = &self.config.url else { panic!("the engine has no database") };
+        run_sql(url, sql).await.unwrap();
+    }
+
     pub fn set_seconds(&self, seconds: i64) {
         self.clock.set(Timestamp::from_seconds(seconds));
     }
+}
+
+impl Drop for TestStore {
+    fn drop(&mut self) {
+        let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
+        let mut schemas = vec![url.schema().to_owned()];
+        schemas.extend(
+            (0..self.copies.load(Ordering::SeqCst)).map(|number| format!("{}_{number}", url.schema())),
+        );
+        // On a thread of its own, because this one may belong to a runtime. One by one: each has many tables to lock.
+        let dropped = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            for schema in schemas {
+                let sql = format!("DROP SCHEMA IF EXISTS {schema} CASCADE");
+                let limit = Duration::from_secs(CLEANING_SECONDS_MAX);
+                let done = runtime.block_on(async { tokio::time::timeout(limit, run_sql(&url, &sql)).await });
+                done.map_err(|elapsed| elapsed.to_string())??;
+            }
+            Ok::<(), String>(())
+        });
+        let dropped = dropped.join();
+        let is_dropped = matches!(dropped, Ok(Ok(())));
+        if !is_dropped && thread::panicking() {
+            eprintln!("the schemas of the failed test stay behind: {dropped:?}");
+        } else {
+            assert!(is_dropped, "the test's schemas can't be dropped: {dropped:?}");
+        }
+    }
+}
+
+/// Runs statements on a connection of their own.
+async fn run_sql(url: &PostgresUrl, sql: &str) -> Result<(), String> {
+    let work = async {
+        let (client, connection) = tokio_postgres::connect(url.connection(), NoTls).await?;
+        let connection = tokio::spawn(connection);
+        client.batch_execute(sql).await?;
+        drop(client);
+        connection.await.unwrap()
+    };
+    let done: Result<(), tokio_postgres::Error> = work.await;
+    done.map_err(|error| format!("{error}: {:?}", std::error::Error::source(&error)))
+}
+
+/// Replaces the rows of one schema by those of another, all of one moment, as `pg_restore` does.
+async fn copy_schema(from: &PostgresUrl, to: &PostgresUrl) {
+    let (from, to, url) = (from.schema(), to.schema(), from);
+    let tables = ["meta", "account", "entry", "body", "feed", "feed_head", "follower"];
+    let mut sql = String::new();
+    for table in tables {
+        sql.push_str(&format!("TRUNCATE {to}.{table};"));
+    }
+    run_sql(url, &sql).await.unwrap();
+    let mut sql = String::from("BEGIN ISOLATION LEVEL REPEATABLE READ;");
+    for table in tables {
+        sql.push_str(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table};"));
+    }
+    sql.push_str(&format!("SELECT setval('{to}.body_id', nextval('{from}.body_id')); COMMIT"));
+    run_sql(url, &sql).await.unwrap();
 }

@@ -1,11 +1,11 @@
 //! What a restore promises: nothing that was given before it is given again.
 
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Change, ChangesSince, Config, EngineUrl, FeedRequest, Opened, Position,
-    RESTORE_JUMP, RecordId, Revision, open,
+    AccountId, CHANGES_MAX, Change, ChangesSince, Config, FeedRequest, Opened, Position, RESTORE_JUMP,
+    RecordId, Revision, open,
 };
 
 use crate::{
@@ -31,15 +31,8 @@ crate::promises! {
     ]
 }
 
-async fn backed_up(subject: &Subject, opened: &Opened, name: &str) -> Config {
-    let folder = subject.beside(name);
-    std::fs::create_dir(&folder).unwrap();
-    opened.upkeep.backup(&folder).await.unwrap();
-    at(subject, &folder)
-}
-
-fn at(subject: &Subject, folder: &Path) -> Config {
-    Config { url: EngineUrl::Lmdb(folder.to_owned()), ..subject.config.clone() }
+async fn backed_up(subject: &Subject, opened: &Opened) -> Config {
+    subject.copy(&subject.config, opened).await
 }
 
 fn since(since: Revision) -> ChangesSince {
@@ -81,7 +74,7 @@ async fn a_restored_store_gives_nothing_twice(subject: Subject) {
     let inbox = create_one(&*opened.records, A, mailbox("Inbox")).await;
     commit(&*opened.records, A, [with_uid_next(inbox, 1)]).await;
     give(&opened, A, Some(inbox)).await;
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     // B has its first commits after the backup.
     let lost = [give(&opened, A, Some(inbox)).await, give(&opened, B, None).await];
     let lost_position = last_position(&*opened.feed).await;
@@ -98,7 +91,7 @@ async fn a_restored_store_gives_nothing_twice(subject: Subject) {
 async fn states_that_a_restore_left_out_are_not_found(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, [email(1)]).await;
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     let restored = open(backup.clone()).await.unwrap();
     for round in 0..3 {
         for lost in [2, 3, RESTORE_JUMP] {
@@ -129,7 +122,7 @@ async fn states_of_before_the_backup_stay_good_after_a_restore(subject: Subject)
     let mut client = Mirror::default();
     client.keep_up(&*opened.records, A, 3).await;
     commit(&*opened.records, A, [destroy(EMAIL, ids[0]), rewrite(EMAIL, ids[1], "new")]).await;
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     let restored = open(backup).await.unwrap();
     let mut other = client.clone();
     other.keep_up(&*restored.records, A, 3).await;
@@ -148,7 +141,7 @@ async fn counters_jump_whether_anything_is_committed_or_not(subject: Subject) {
     for (id, uid_next) in [(inbox, 7), (other, 9)] {
         commit(&*opened.records, A, [with_uid_next(id, uid_next)]).await;
     }
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     let restored = open(backup).await.unwrap();
     let before = get_one(&*restored.records, A, MAILBOX, other).await;
     for _ in 0..2 {
@@ -164,10 +157,10 @@ async fn each_restore_jumps_again(subject: Subject) {
     let opened = subject.open().await;
     let inbox = create_one(&*opened.records, A, mailbox("Inbox")).await;
     commit(&*opened.records, A, [with_uid_next(inbox, 1)]).await;
-    let mut opened = opened;
+    let (mut opened, mut place) = (opened, subject.config.clone());
     for round in 1..4 {
-        let backup = backed_up(&subject, &opened, &format!("backup {round}")).await;
-        opened = open(backup).await.unwrap();
+        place = subject.copy(&place, &opened).await;
+        opened = open(place.clone()).await.unwrap();
         assert_eq!(revision(&*opened.records, A).await.0, 2 + round * RESTORE_JUMP);
         assert_eq!(uid_next(&opened, inbox).await, 1 + round * RESTORE_JUMP);
         assert_eq!(opened.upkeep.restores(), round);
@@ -182,7 +175,7 @@ async fn a_store_that_is_opened_again_where_it_was_does_not_jump(subject: Subjec
     let backup = {
         let opened = subject.open().await;
         commit(&*opened.records, A, [email(1)]).await;
-        backed_up(&subject, &opened, "backup").await
+        backed_up(&subject, &opened).await
     };
     for round in 2..5 {
         let restored = open(backup.clone()).await.unwrap();
@@ -196,10 +189,7 @@ async fn a_store_that_is_moved_as_a_whole_does_not_jump(subject: Subject) {
     commit(&*opened.records, A, [email(1)]).await;
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    let EngineUrl::Lmdb(folder) = &subject.config.url else { panic!("an engine on disk has a folder") };
-    #[expect(clippy::disallowed_methods, reason = "no power cut is to be survived")]
-    std::fs::rename(folder, subject.beside("moved")).unwrap();
-    let moved = open(at(&subject, &subject.beside("moved"))).await.unwrap();
+    let moved = open(subject.moved().await).await.unwrap();
     assert_eq!(commit(&*moved.records, A, [email(1)]).await.revision, Revision(2));
 }
 
@@ -208,7 +198,7 @@ async fn a_follower_goes_on_after_a_restore(subject: Subject) {
     commit(&*opened.records, A, (0..4).map(email)).await;
     let mut follower = Mirror::default();
     follower.follow(&*opened.records, &*opened.feed, A, 3).await;
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     commit(&*opened.records, A, [email(7)]).await;
     let mut ahead = follower.clone();
     ahead.follow(&*opened.records, &*opened.feed, A, 3).await;
@@ -227,7 +217,7 @@ async fn an_erasure_goes_on_after_a_restore(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, (0..4).map(email)).await;
     opened.upkeep.erase(A, 1).await.unwrap();
-    let backup = backed_up(&subject, &opened, "backup").await;
+    let backup = backed_up(&subject, &opened).await;
     let restored = open(backup).await.unwrap();
     for _ in 0..3 {
         restored.upkeep.erase(A, 1).await.unwrap();

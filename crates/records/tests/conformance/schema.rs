@@ -17,15 +17,16 @@ use crate::{
 crate::promises! {
     any: [a_new_store_is_empty, a_kind_that_the_schema_lacks_is_refused],
     disk: [
-        a_store_that_is_open_is_not_opened_again,
         a_store_that_was_closed_can_be_opened,
+        a_store_that_must_exist_is_not_made,
         a_new_index_is_made_on_opening,
         a_new_scattered_index_is_made_on_opening,
         an_index_that_was_dropped_is_made_anew,
         an_index_that_changed_its_parts_is_made_anew,
         an_index_that_records_do_not_fit_is_refused,
         a_new_kind_is_added_on_opening,
-    ]
+    ],
+    files: [a_store_that_is_open_is_not_opened_again]
 }
 
 const BY_SIZE: Index = Index(9);
@@ -50,6 +51,20 @@ async fn a_store_that_is_open_is_not_opened_again(subject: Subject) {
     let Err(error) = open(subject.config.clone()).await else { panic!("it was opened twice") };
     assert_eq!(error.kind(), ErrorKind::Conflict);
     commit(&*opened.records, A, [email(1)]).await;
+}
+
+async fn a_store_that_must_exist_is_not_made(subject: Subject) {
+    let existing = Config { must_exist: true, ..subject.config.clone() };
+    for _ in 0..2 {
+        let Err(error) = open(existing.clone()).await else { panic!("it was made") };
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+    let opened = subject.open().await;
+    commit(&*opened.records, A, [email(1)]).await;
+    opened.upkeep.close().await.unwrap();
+    drop(opened);
+    let opened = open(existing).await.unwrap();
+    assert_eq!(opened.upkeep.stats().await.unwrap().commits, 1);
 }
 
 async fn a_store_that_was_closed_can_be_opened(subject: Subject) {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -59,16 +59,18 @@ crate::promises! {
     disk: [
         what_was_forgotten_stays_forgotten,
         stats_survive_reopening,
-        a_store_on_disk_tells_its_size,
         a_backup_has_everything,
         a_backup_of_an_empty_store_is_a_store,
         a_backup_can_be_written_to,
         a_backup_while_others_commit_has_what_was_acknowledged,
-        a_backup_into_a_folder_with_something_in_it_is_refused,
-        a_backup_into_a_folder_that_is_not_there_is_refused,
         everything_acknowledged_before_closing_survives,
     ],
-    memory: [an_engine_without_files_refuses_a_backup]
+    files: [
+        a_store_on_disk_tells_its_size,
+        a_backup_into_a_folder_with_something_in_it_is_refused,
+        a_backup_into_a_folder_that_is_not_there_is_refused,
+    ],
+    no_files: [an_engine_without_files_refuses_a_backup]
 }
 
 fn seconds(seconds: i64) -> Timestamp {
@@ -466,19 +468,16 @@ async fn a_store_keeps_its_identity_and_another_has_another(subject: Subject) {
     let opened = subject.open().await;
     let identity = opened.upkeep.identity();
     assert_eq!(identity, subject.config.identity, "it is given to what is made");
-    let other = EngineUrl::Lmdb(subject.beside("other"));
-    let other = open(Config::new(other, crate::common::schema())).await.unwrap();
+    let other = open(Config { identity: Identity::random(), ..subject.other() }).await.unwrap();
     assert_ne!(other.upkeep.identity(), identity);
     if subject.engine.is_volatile() {
         return;
     }
-    let backup = subject.beside("backup");
-    std::fs::create_dir(&backup).unwrap();
-    opened.upkeep.backup(&backup).await.unwrap();
+    let backup = subject.copy(&subject.config, &opened).await;
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    for url in [subject.config.url.clone(), EngineUrl::Lmdb(backup)] {
-        let config = Config { identity: Identity::random(), url, ..subject.config.clone() };
+    for config in [subject.config.clone(), backup] {
+        let config = Config { identity: Identity::random(), ..config };
         assert_eq!(open(config).await.unwrap().upkeep.identity(), identity);
     }
 }
@@ -598,9 +597,9 @@ async fn a_store_on_disk_tells_its_size(subject: Subject) {
     assert!(reported > 0 && reported <= on_disk, "reported {reported}, found {on_disk}");
 }
 
-/// Opens what a backup has written.
-async fn open_backup(subject: &Subject, folder: &Path) -> Opened {
-    open(Config { url: EngineUrl::Lmdb(folder.to_owned()), ..subject.config.clone() }).await.unwrap()
+/// Opens a backup of an open store.
+async fn open_backup(subject: &Subject, opened: &Opened) -> Opened {
+    open(subject.copy(&subject.config, opened).await).await.unwrap()
 }
 
 fn empty_folder(subject: &Subject, name: &str) -> PathBuf {
@@ -613,9 +612,7 @@ async fn a_backup_has_everything(subject: Subject) {
     let opened = subject.open().await;
     make_a_history(&opened).await;
     opened.feed.save("search", &Checkpoint::default()).await.unwrap();
-    let folder = empty_folder(&subject, "backup");
-    opened.upkeep.backup(&folder).await.unwrap();
-    let copy = open_backup(&subject, &folder).await;
+    let copy = open_backup(&subject, &opened).await;
     assert_eq!(dump(&*copy.upkeep, 100).await, dump(&*opened.upkeep, 100).await);
     for account in [A, B, LAST] {
         let states = opened.records.states(account).await.unwrap();
@@ -637,9 +634,7 @@ async fn a_backup_has_everything(subject: Subject) {
 
 async fn a_backup_of_an_empty_store_is_a_store(subject: Subject) {
     let opened = subject.open().await;
-    let folder = empty_folder(&subject, "backup");
-    opened.upkeep.backup(&folder).await.unwrap();
-    let copy = open_backup(&subject, &folder).await;
+    let copy = open_backup(&subject, &opened).await;
     assert_eq!(dump(&*copy.upkeep, 100).await, []);
     assert_eq!(commit(&*copy.records, A, [email(1)]).await.revision, Revision(RESTORE_JUMP + 1));
 }
@@ -647,14 +642,13 @@ async fn a_backup_of_an_empty_store_is_a_store(subject: Subject) {
 async fn a_backup_can_be_written_to(subject: Subject) {
     let opened = subject.open().await;
     make_a_history(&opened).await;
-    let folder = empty_folder(&subject, "backup");
-    opened.upkeep.backup(&folder).await.unwrap();
-    let copy = open_backup(&subject, &folder).await;
+    let place = subject.copy(&subject.config, &opened).await;
+    let copy = open(place.clone()).await.unwrap();
     let before = dump(&*copy.upkeep, 100).await.len();
     let made = commit(&*copy.records, A, [email(50)]).await;
     copy.upkeep.close().await.unwrap();
     drop(copy);
-    let copy = open_backup(&subject, &folder).await;
+    let copy = open(place).await.unwrap();
     assert_eq!(dump(&*copy.upkeep, 100).await.len(), before + 1);
     assert_eq!(copy.records.states(A).await.unwrap().revision, made.revision);
 }
@@ -675,15 +669,13 @@ async fn a_backup_while_others_commit_has_what_was_acknowledged(subject: Subject
         })
     };
     let tasks: Vec<_> = (0..3).map(start).collect();
-    for round in 0..5 {
+    for _ in 0..5 {
         let before = last_position(&*opened.feed).await;
         let mut acknowledged = Vec::new();
         for account in 0..3 {
             acknowledged.push(revision(&*opened.records, AccountId(account)).await);
         }
-        let folder = empty_folder(&subject, &format!("backup {round}"));
-        opened.upkeep.backup(&folder).await.unwrap();
-        let copy = open_backup(&subject, &folder).await;
+        let copy = open_backup(&subject, &opened).await;
         assert!(last_position(&*copy.feed).await >= before);
         for (account, revision_before) in acknowledged.into_iter().enumerate() {
             let account = AccountId(account as u32);

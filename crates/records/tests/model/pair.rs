@@ -43,7 +43,6 @@ pub(crate) struct Pair {
     /// The model's position for each position of the engine that was seen.
     positions: BTreeMap<Position, Position>,
     now_seconds: i64,
-    backups: usize,
 }
 
 /// Both must answer the same, or refuse for the same reason.
@@ -84,7 +83,6 @@ impl Pair {
             positions: BTreeMap::new(),
             now_seconds: 0,
             erasing: BTreeSet::new(),
-            backups: 0,
         }
     }
 
@@ -381,17 +379,11 @@ impl Pair {
 
     /// What a backup has is what the store has.
     async fn backup(&mut self) {
-        let folder = self.place.beside(&format!("backup {}", self.backups));
-        self.backups += 1;
-        std::fs::create_dir(&folder).unwrap();
-        self.engine.upkeep.backup(&folder).await.unwrap();
-        let url = format!("lmdb:{}", folder.display()).parse().unwrap();
+        let place = self.place.copy(&self.place.config, &self.engine).await;
         let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
-        let copy = open(Config { url, schema, ..self.place.config.clone() }).await.unwrap();
+        let copy = open(Config { schema, ..place }).await.unwrap();
         assert_same(&copy, &self.model, 1).await;
         copy.upkeep.close().await.unwrap();
-        drop(copy);
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     /// Everything that can be read is the same in the end.

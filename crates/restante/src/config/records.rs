@@ -1,9 +1,12 @@
 //! The settings of records: where they are, and how long destroyed records are remembered.
 
-use std::{num::NonZero, path::Path};
+use std::{
+    num::NonZero,
+    path::{Path, PathBuf},
+};
 
 use restante_core::nonzero;
-use restante_records::{EngineUrl, LmdbConfig};
+use restante_records::{EngineUrl, LmdbConfig, PostgresConfig};
 use serde::{Deserialize, Serialize};
 
 use super::words;
@@ -21,6 +24,16 @@ pub(crate) struct Records {
     pub(crate) keep_destroyed_seconds: NonZero<u64>,
     pub(crate) clean_interval_seconds: NonZero<u64>,
     pub(crate) lmdb: LmdbConfig,
+    pub(crate) postgres: RecordsPostgres,
+}
+
+/// The settings of PostgreSQL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordsPostgres {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: PostgresConfig,
 }
 
 impl Records {
@@ -37,6 +50,7 @@ impl Default for Records {
             keep_destroyed_seconds: nonzero!(KEEP_DESTROYED_SECONDS),
             clean_interval_seconds: nonzero!(CLEAN_INTERVAL_SECONDS),
             lmdb: LmdbConfig::default(),
+            postgres: RecordsPostgres::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use restante_core::ErrorKind;
 use restante_records::{EngineUrl, Metrics, Opened, Schema};
 
-use crate::{clock, commands::backup::is_used, config::Config, exit};
+use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
 /// All kinds of records that this server has.
 pub(crate) fn schema() -> Schema {
@@ -21,9 +21,15 @@ pub(crate) fn unnamed(number: u8) -> String {
 
 /// Opens the records of the settings, and makes them when they are not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
-    let url = config.records_url();
+    open_with(config, metrics, false).await
+}
+
+async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyhow::Result<Opened> {
+    let url = with_password(config.records_url(), &config.records.postgres.password_file)?;
     let opened = restante_records::open(restante_records::Config {
         lmdb: config.records.lmdb,
+        postgres: config.records.postgres.engine,
+        must_exist,
         clock: clock::system(),
         metrics,
         ..restante_records::Config::new(url.clone(), schema())
@@ -32,10 +38,22 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
     opened.with_context(|| format!("can't open the records {url}"))
 }
 
-/// Whether there are records to back up.
+/// The place of a database with the password from a file, which counts unless the URL has its own. Without either the engine
+/// looks into the environment.
+fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
+    match url {
+        EngineUrl::Postgres(place) if !file.as_os_str().is_empty() => {
+            Ok(EngineUrl::Postgres(place.with_password(secrets::read("password", file)?)))
+        }
+        other => Ok(other),
+    }
+}
+
+/// Whether there are records to back up. Those that are elsewhere say by themselves that they are not in the backup.
 pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     match config.records_url() {
         EngineUrl::Lmdb(folder) => is_used(&folder),
+        EngineUrl::Postgres(_) => Ok(true),
         EngineUrl::Memory => Ok(false),
     }
 }
@@ -46,7 +64,7 @@ pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     if let EngineUrl::Lmdb(folder) = &url {
         check_is_used("records", &url.to_string(), folder)?;
     }
-    open(config, Metrics::default()).await.map_err(advise)
+    open_with(config, Metrics::default(), true).await.map_err(advise)
 }
 
 /// Says how to ask a server that has the records open.

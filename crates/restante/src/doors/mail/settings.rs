@@ -14,6 +14,7 @@ use crate::{
     commands::config::Findings,
     config::Config,
     doors::{DoorListener, DoorSettings, HttpBounds},
+    secrets,
 };
 
 /// Whether there is mail, its limits, and the journal of deliveries.
@@ -100,11 +101,20 @@ impl DoorSettings for MailSpec {
             + of(public.listen.len(), public.connections_max.get())
     }
 
-    fn without_secret(&self, _config: &Config, _key: &str) -> Option<String> {
-        None
+    fn without_secret(&self, config: &Config, key: &str) -> Option<String> {
+        match key {
+            "records.url" => config.records.url.as_ref().map(ToString::to_string),
+            _ => None,
+        }
     }
 
-    fn check(&self, _config: &Config, _findings: &mut Findings) {}
+    fn check(&self, config: &Config, findings: &mut Findings) {
+        let needs_password = matches!(config.records_url(), restante_records::EngineUrl::Postgres(_));
+        let file = &config.records.postgres.password_file;
+        if needs_password && !file.as_os_str().is_empty() {
+            findings.note("records.postgres.password_file", secrets::read("password", file));
+        }
+    }
 }
 
 /// What is wrong with the limits of mail, or with the settings of JMAP or SMTP.

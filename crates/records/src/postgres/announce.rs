@@ -1,0 +1,126 @@
+//! Announcements of commits: of this server's before they are answered, of the others' when the feed has them.
+//!
+//! Positions in the feed are dense and in the order of commits. What the listener has seen of them is announced; this server's
+//! own commits may be ahead of it, and those are remembered until it has come there, so that an account's revisions rise.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::{AccountId, Announcement, Position, Revision, Watch, watch::Announcer};
+
+/// Accounts that are remembered at most while the feed can't be read. Beyond it some commits are announced twice.
+const AHEAD_MAX: usize = 65_536;
+
+pub(super) struct Announcements {
+    announcer: Announcer,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// All up to this position is announced.
+    seen: Position,
+    /// What was announced ahead of it.
+    ahead: HashMap<AccountId, (Revision, Position)>,
+}
+
+impl Announcements {
+    /// Announces what comes behind a position.
+    pub(super) fn from(seen: Position) -> Self {
+        Self { announcer: Announcer::new(), known: Mutex::new(Known { seen, ahead: HashMap::new() }) }
+    }
+
+    pub(super) fn watch(&self) -> Watch {
+        self.announcer.watch()
+    }
+
+    /// Up to where all is announced.
+    pub(super) fn seen(&self) -> Position {
+        self.known.lock().seen
+    }
+
+    /// Announces a commit of this server, unless that was done.
+    pub(super) fn committed(&self, account: AccountId, revision: Revision, position: Position) {
+        let mut known = self.known.lock();
+        let is_announced = known.ahead.get(&account).is_some_and(|(announced, _)| *announced >= revision);
+        if position <= known.seen || is_announced {
+            return;
+        }
+        if known.ahead.len() >= AHEAD_MAX {
+            known.ahead.clear();
+        }
+        known.ahead.insert(account, (revision, position));
+        self.announcer.announce(Announcement { account, revision });
+    }
+
+    /// Announces a row of the feed, unless that was done. Rows come in the order of their positions.
+    pub(super) fn heard(&self, account: AccountId, revision: Revision, position: Position) {
+        let mut known = self.known.lock();
+        if position <= known.seen {
+            return;
+        }
+        known.seen = position;
+        if let Some((announced, at)) = known.ahead.get(&account).copied() {
+            if at <= position || announced <= revision {
+                known.ahead.remove(&account);
+            }
+            if announced >= revision {
+                return;
+            }
+        }
+        self.announcer.announce(Announcement { account, revision });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: AccountId = AccountId(1);
+    const B: AccountId = AccountId(2);
+
+    fn announced(watch: &mut Watch) -> Vec<(AccountId, u64)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut all = Vec::new();
+        runtime.block_on(async {
+            // A watch that has something answers at once.
+            while let Ok(Some(next)) = tokio::time::timeout(std::time::Duration::ZERO, watch.next()).await {
+                let next = next.unwrap();
+                all.push((next.account, next.revision.0));
+            }
+        });
+        all
+    }
+
+    #[test]
+    fn own_commits_are_announced_once_however_the_feed_and_the_answers_come() {
+        let announcements = Announcements::from(Position(10));
+        let mut watch = announcements.watch();
+        announcements.committed(A, Revision(5), Position(11));
+        announcements.heard(A, Revision(5), Position(11));
+        // The feed has it before the task that committed goes on.
+        announcements.heard(A, Revision(6), Position(12));
+        announcements.committed(A, Revision(6), Position(12));
+        // A later commit is announced before an earlier one.
+        announcements.committed(A, Revision(8), Position(14));
+        announcements.committed(A, Revision(7), Position(13));
+        announcements.heard(A, Revision(7), Position(13));
+        announcements.heard(A, Revision(8), Position(14));
+        assert_eq!(announced(&mut watch), [(A, 5), (A, 6), (A, 8)]);
+        assert!(announcements.known.lock().ahead.is_empty());
+    }
+
+    #[test]
+    fn commits_of_others_are_announced_and_what_was_seen_is_not() {
+        let announcements = Announcements::from(Position(10));
+        let mut watch = announcements.watch();
+        announcements.heard(B, Revision(1), Position(10));
+        announcements.committed(A, Revision(2), Position(12));
+        announcements.heard(A, Revision(1), Position(11));
+        announcements.heard(A, Revision(2), Position(12));
+        announcements.heard(A, Revision(3), Position(13));
+        announcements.heard(B, Revision(2), Position(14));
+        assert_eq!(announced(&mut watch), [(A, 2), (A, 3), (B, 2)]);
+        assert_eq!(announcements.seen(), Position(14));
+    }
+}

@@ -1,0 +1,123 @@
+//! What an error of the database means.
+
+use restante_core::ErrorKind;
+use tokio_postgres::error::SqlState;
+
+use crate::Error;
+
+/// The kind of a database error.
+fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
+    let Some(state) = error.code() else {
+        return ErrorKind::Unavailable; // no answer: the connection is lost or was never there
+    };
+    let class = state.code().get(..2).unwrap_or_default();
+    match class {
+        _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
+        // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords; and what an
+        // operator mends while we wait: a database that isn't there, a right that was taken away, a primary that has become a
+        // standby.
+        "08" | "25" | "28" | "3D" | "40" | "53" | "55" | "57" | "58" => ErrorKind::Unavailable,
+        "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Unavailable,
+        "XX" if *state != SqlState::INTERNAL_ERROR => ErrorKind::Corrupt,
+        _ => ErrorKind::Internal,
+    }
+}
+
+/// An error while doing `what`.
+pub(super) fn failed(what: &str, source: tokio_postgres::Error) -> Error {
+    let shown = match source.as_db_error() {
+        Some(error) => error.message().to_owned(),
+        None => with_causes(&source),
+    };
+    Error::new(kind_of(&source), format!("postgres can't {what}: {shown}")).with_source(source)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut shown = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        shown.push_str(": ");
+        shown.push_str(&error.to_string());
+        cause = error.source();
+    }
+    shown
+}
+
+/// The error of an attempt, with the database's own error, which decides whether another attempt makes sense.
+#[derive(Debug)]
+pub(super) enum AttemptError {
+    Database(&'static str, tokio_postgres::Error),
+    Other(Error),
+}
+
+impl AttemptError {
+    /// Whether the same may succeed at once on another connection, or now that another transaction has ended. Only for what
+    /// has certainly not been committed.
+    pub(super) fn is_worth_repeating(&self) -> bool {
+        let Self::Database(_, error) = self else { return false };
+        let passing = [
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+            // What failed was said to a statement before.
+            SqlState::IN_FAILED_SQL_TRANSACTION,
+        ];
+        error.is_closed() || error.code().is_some_and(|state| passing.contains(state))
+    }
+
+    /// Whether a lock was not to be had in time.
+    pub(super) fn is_locked_out(&self) -> bool {
+        matches!(self, Self::Database(_, error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
+    /// Whether the server refused a statement and so has taken the transaction back. A shutdown is no such answer: it may have
+    /// come after the commit.
+    pub(super) fn is_refusal(&self) -> bool {
+        let ends = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+        matches!(self, Self::Database(_, error) if error.code().is_some_and(|state| !ends.contains(state)))
+    }
+}
+
+impl From<AttemptError> for Error {
+    fn from(error: AttemptError) -> Self {
+        match error {
+            AttemptError::Database(what, error) => failed(what, error),
+            AttemptError::Other(error) => error,
+        }
+    }
+}
+
+impl From<Error> for AttemptError {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Says what a statement was for, should it fail.
+pub(super) trait Doing<T> {
+    fn doing(self, what: &'static str) -> Result<T, AttemptError>;
+}
+
+impl<T> Doing<T> for Result<T, tokio_postgres::Error> {
+    fn doing(self, what: &'static str) -> Result<T, AttemptError> {
+        self.map_err(|error| AttemptError::Database(what, error))
+    }
+}
+
+/// A column of a row that a statement of ours has answered.
+pub(super) fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
+    row: &'r tokio_postgres::Row,
+    number: usize,
+) -> Result<T, AttemptError> {
+    row.try_get(number).doing("be understood")
+}
+
+/// The same for who has no attempt to repeat.
+pub(super) fn value<'r, T: tokio_postgres::types::FromSql<'r>>(
+    row: &'r tokio_postgres::Row,
+    number: usize,
+) -> Result<T, Error> {
+    column(row, number).map_err(Error::from)
+}

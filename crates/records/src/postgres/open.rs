@@ -1,0 +1,239 @@
+//! Opening: tables, identity, restores, indexes.
+//!
+//! Servers that open the same records take turns by an advisory lock. Each server that has them open holds a second one shared,
+//! and each commit takes it, too; who changes the indexes needs it alone. `feed_head.epoch` changes with the indexes, so a
+//! server that lost its lock with its connection can't commit by other indexes than there are.
+
+use std::time::Duration;
+
+use restante_core::Identity;
+use tracing::{info, warn};
+
+use super::{
+    Shared,
+    connect::{Connection, Database},
+    error::{AttemptError, Doing, column},
+    reindex,
+    schema::{self, FORMAT, META_FORMAT, META_IDENTITY, META_ORIGIN, from_sql, to_sql},
+};
+use crate::{Error, PostgresUrl, Schema, rows};
+
+/// How far positions jump for each restore: more than commits are made between two.
+const POSITIONS_PER_RESTORE: u64 = 1 << 40;
+/// How long opening with other indexes waits for servers that are closing. Commits of servers that stay wait as long.
+const CLOSING_WAIT: Duration = Duration::from_secs(2);
+/// How long servers that open the records wait for each other: one of them may build indexes.
+const OPENING_WAIT: Duration = Duration::from_secs(600);
+
+/// The advisory lock that servers hold while they open the records of a schema.
+pub(super) fn opening_lock(url: &PostgresUrl) -> String {
+    format!("hashtextextended('restante records opening {}', 0)", url.schema())
+}
+
+/// The advisory lock that servers hold shared while they have the records open.
+pub(super) fn open_lock(url: &PostgresUrl) -> String {
+    format!("hashtextextended('restante records open {}', 0)", url.schema())
+}
+
+/// What is known of the records once they are open.
+pub(super) struct Found {
+    pub(super) identity: Identity,
+    pub(super) state: State,
+}
+
+/// What changes seldom, and is the same for all servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// Changes with the indexes.
+    pub(super) epoch: i64,
+    /// The restores that the records have been through.
+    pub(super) restores: u64,
+    /// The position of the last commit.
+    pub(super) position: u64,
+}
+
+/// Makes the tables with an identity if they are not there, settles whether the records were restored, and makes the indexes those of `schema`.
+///
+/// The caller holds the opening lock on this connection.
+pub(super) async fn prepare(
+    connection: &Connection,
+    database: &Database,
+    url: &PostgresUrl,
+    wanted: &Schema,
+    new: Option<Identity>,
+) -> Result<Found, AttemptError> {
+    make_tables(connection, url, new).await?;
+    let identity = check_format(connection).await?;
+    settle(connection, database).await?;
+    adapt(connection, url, wanted).await?;
+    Ok(Found { identity, state: read_state(connection).await? })
+}
+
+/// Takes the opening lock. It is held until [`unlock_opening`], or until the connection ends.
+pub(super) async fn lock_opening(connection: &Connection, url: &PostgresUrl) -> Result<(), AttemptError> {
+    let sql = format!(
+        "SET statement_timeout = 0; SET lock_timeout = {}; SELECT pg_advisory_lock({}); RESET lock_timeout",
+        OPENING_WAIT.as_millis(),
+        opening_lock(url)
+    );
+    connection.run("wait for other servers that open its records", &sql).await
+}
+
+/// Releases the opening lock.
+pub(super) async fn unlock_opening(connection: &Connection, url: &PostgresUrl) -> Result<(), AttemptError> {
+    let sql = format!("SELECT pg_advisory_unlock({})", opening_lock(url));
+    connection.run("let other servers open its records", &sql).await
+}
+
+/// The rows that servers share.
+pub(super) async fn read_state(connection: &Connection) -> Result<State, AttemptError> {
+    let sql = "SELECT epoch, restores, position FROM feed_head";
+    let rows = connection.query("read its feed", sql, &[]).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::corrupt("the feed of the records has no head: restore a backup"))?;
+    Ok(State {
+        epoch: column(row, 0)?,
+        restores: from_sql(column(row, 1)?),
+        position: from_sql(column(row, 2)?),
+    })
+}
+
+/// A value of `meta`.
+pub(super) async fn read_meta(connection: &Connection, key: &[u8]) -> Result<Option<Vec<u8>>, AttemptError> {
+    let rows =
+        connection.query("read its settings", "SELECT value FROM meta WHERE key = $1", &[&key]).await?;
+    rows.first().map(|row| column(row, 0)).transpose()
+}
+
+/// Writes a value of `meta`.
+pub(super) async fn write_meta(
+    connection: &Connection,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), AttemptError> {
+    let sql = "INSERT INTO meta VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    connection.query("write its settings", sql, &[&key, &value]).await.map(|_| ())
+}
+
+async fn make_tables(
+    connection: &Connection,
+    url: &PostgresUrl,
+    new: Option<Identity>,
+) -> Result<(), AttemptError> {
+    let what = "make its tables";
+    let client = &connection.client;
+    let schema = url.schema();
+    let sql = "SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'meta'";
+    if client.query_opt(sql, &[&schema]).await.doing(what)?.is_some() {
+        return Ok(());
+    }
+    let Some(new) = new else {
+        return Err(Error::not_found(format!("there are no records in the schema {schema}")).into());
+    };
+    // An owner of the schema need not own the database.
+    let sql = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
+    if client.query_opt(sql, &[&schema]).await.doing(what)?.is_none() {
+        connection.run(what, &format!("CREATE SCHEMA \"{schema}\"")).await?;
+    }
+    connection.run(what, &format!("BEGIN; {}", schema::tables())).await?;
+    write_meta(connection, META_FORMAT, &rows::encode_number(FORMAT)).await?;
+    write_meta(connection, META_IDENTITY, &new.0).await?;
+    write_meta(connection, META_ORIGIN, origin(connection).await?.as_bytes()).await?;
+    connection.run(what, "COMMIT").await?;
+    info!(schema, "tables of records made");
+    Ok(())
+}
+
+/// Refuses another layout; returns which records these are.
+async fn check_format(connection: &Connection) -> Result<Identity, AttemptError> {
+    let format = read_meta(connection, META_FORMAT).await?;
+    match format.as_deref().and_then(rows::decode_number) {
+        Some(FORMAT) => {}
+        Some(other) => {
+            let what = format!(
+                "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
+            );
+            return Err(Error::corrupt(what).into());
+        }
+        None => {
+            let what = "the records don't say which format they have: restore a backup";
+            return Err(Error::corrupt(what).into());
+        }
+    }
+    let identity = read_meta(connection, META_IDENTITY).await?.and_then(|value| value.try_into().ok());
+    let damaged = || Error::corrupt("the records don't say which they are: restore a backup");
+    Ok(Identity(identity.ok_or_else(damaged)?))
+}
+
+/// Where the tables are: the cluster and its timeline, the database, and the table `meta` in it, which no copy shares.
+async fn origin(connection: &Connection) -> Result<String, AttemptError> {
+    let sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || \
+               substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || '/' || \
+               (SELECT oid FROM pg_database WHERE datname = current_database()) || '/' || 'meta'::regclass::oid";
+    let row = connection.client.query_one(sql, &[]).await.doing("say where its tables are")?;
+    column(&row, 0)
+}
+
+/// Counts a restore when the tables are not where they were: in a copy, or in a cluster that went on from a backup or from a
+/// standby, which may lack the last commits. Removing the row `origin` of `meta` has the same effect.
+pub(super) async fn settle(connection: &Connection, database: &Database) -> Result<(), AttemptError> {
+    let strangers = database.connector.strangers.load(std::sync::atomic::Ordering::Acquire);
+    let what = "note a restore";
+    connection.run(what, "BEGIN").await?;
+    connection.query(what, "SELECT 1 FROM meta WHERE key = $1 FOR UPDATE", &[&META_FORMAT]).await?;
+    let here = origin(connection).await?;
+    let known = read_meta(connection, META_ORIGIN).await?;
+    if known.as_deref() != Some(here.as_bytes()) {
+        write_meta(connection, META_ORIGIN, here.as_bytes()).await?;
+        let sql = "UPDATE feed_head SET restores = restores + 1, \
+                   position = greatest(position, (restores + 1) * $1) RETURNING restores";
+        let rows = connection.query(what, sql, &[&to_sql(POSITIONS_PER_RESTORE)]).await?;
+        let restores: i64 = rows.first().map(|row| column(row, 0)).transpose()?.unwrap_or_default();
+        warn!(restores, "the records come from a backup or a standby: ids and revisions go on higher up");
+    }
+    connection.run(what, "COMMIT").await?;
+    database.connector.settled.store(strangers, std::sync::atomic::Ordering::Release);
+    Ok(())
+}
+
+/// Makes the indexes those of the schema. No other server has the records open meanwhile.
+async fn adapt(connection: &Connection, url: &PostgresUrl, wanted: &Schema) -> Result<(), AttemptError> {
+    if reindex::has_indexes_of(connection, wanted).await? {
+        return Ok(());
+    }
+    let lock = open_lock(url);
+    let sql = format!(
+        "SET lock_timeout = {}; SELECT pg_advisory_lock({lock}); RESET lock_timeout",
+        CLOSING_WAIT.as_millis()
+    );
+    if let Err(error) = connection.run("have its records alone", &sql).await {
+        if !error.is_locked_out() {
+            return Err(error);
+        }
+        let what = "other servers have these records open with other indexes: stop them before one of another version starts";
+        return Err(Error::conflict(what).into());
+    }
+    reindex::adapt(connection, wanted).await?;
+    connection.run("let others have its records", &format!("SELECT pg_advisory_unlock({lock})")).await
+}
+
+impl Shared {
+    /// Looks for a restore when a connection has found another database than those before.
+    pub(super) async fn settle_if_moved(&self) -> Result<(), Error> {
+        let connector = &self.database.connector;
+        let order = std::sync::atomic::Ordering::Acquire;
+        if connector.strangers.load(order) == connector.settled.load(order) {
+            return Ok(());
+        }
+        let lease = self.database.caretaker().await?;
+        let connection = lease.connection.clone();
+        let state = async {
+            settle(&connection, &self.database).await?;
+            read_state(&connection).await
+        };
+        let state = lease.drive("look for a restore", state).await?;
+        self.restores.store(state.restores, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+}

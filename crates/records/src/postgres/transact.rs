@@ -1,0 +1,328 @@
+//! The statements of a transaction that writes: one round trip that locks and reads, one that writes and commits.
+//!
+//! Heads of accounts are locked in ascending order, so transactions wait for each other and never in a circle. The head of the
+//! feed is locked last and until the commit: so positions rise in the order in which commits become visible.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::{join, join_all};
+use tokio_postgres::{Row, types::ToSql};
+
+use super::{
+    Shared,
+    connect::Connection,
+    error::{AttemptError, Doing, column},
+    schema::{account_from_sql, account_to_sql, after_prefix, corrupt, from_sql, state_prefix, to_sql},
+    work::{Key, Read, Writes},
+};
+use crate::{AccountId, Error, rows::AccountRow};
+
+/// What errors say that was to be done.
+const WHAT: &str = "commit records";
+
+/// Another server that changes the indexes is waited for.
+const LOCK: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended($1, 0))";
+const MAKE_HEADS: &str = "INSERT INTO account SELECT a, '', '' FROM unnest($1::bigint[]) AS a \
+     WHERE NOT EXISTS (SELECT FROM account WHERE account = a) ORDER BY a ON CONFLICT DO NOTHING";
+const LOCK_HEADS: &str = "SELECT account, head, made_by FROM account WHERE account = ANY ($1::bigint[]) ORDER BY account FOR UPDATE";
+const STATE: &str = "SELECT epoch, restores FROM feed_head";
+const READ: &str = "SELECT wanted.account, wanted.key, e.value \
+     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (account, key) CROSS JOIN LATERAL \
+     (SELECT value FROM entry WHERE account = wanted.account AND key = wanted.key LIMIT 1) e";
+const BODY_IDS: &str = "SELECT nextval('body_id') FROM generate_series(1, $1::bigint)";
+const READ_RANGE: &str =
+    "SELECT account, key, value FROM entry WHERE account = $1 AND key >= $2 AND key < $3";
+
+const DELETE_BODIES: &str = "DELETE FROM body WHERE id = ANY ($1::bigint[])";
+const PUT_BODIES: &str =
+    "INSERT INTO body SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])";
+const DELETE_ROWS: &str = "DELETE FROM entry e USING unnest($1::bigint[], $2::bytea[]) AS gone (account, key) \
+     WHERE e.account = gone.account AND e.key = gone.key";
+const PUT_ROWS: &str = "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[]) \
+     ON CONFLICT (account, key) DO UPDATE SET value = excluded.value, body = excluded.body";
+const PUT_HEADS: &str = "UPDATE account a SET head = new.head, made_by = $3 \
+     FROM unnest($1::bigint[], $2::bytea[]) AS new (account, head) WHERE a.account = new.account";
+const DELETE_HEADS: &str = "DELETE FROM account WHERE account = ANY ($1::bigint[]) AND head = ''";
+/// The notification has the server that commits, the position before the group, and what the group has touched.
+const MOVE: &str = "WITH head AS (
+       UPDATE feed_head SET position = position + cardinality($1::bigint[])
+       RETURNING position - cardinality($1::bigint[]) AS base
+     ), moved AS (
+       INSERT INTO feed (account, position, revision, committed_ms)
+       SELECT t.account, head.base + t.n, t.revision, $3::bigint
+       FROM head, unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS t (account, revision, n)
+       ON CONFLICT (account) DO UPDATE
+       SET position = excluded.position, revision = excluded.revision, committed_ms = excluded.committed_ms
+     )
+     SELECT head.base, pg_notify($4, head.base || $5) FROM head";
+
+/// What a transaction locks and reads.
+#[derive(Default)]
+pub(super) struct Wanted {
+    /// Ascending, each once.
+    pub(super) accounts: Vec<AccountId>,
+    pub(super) rows: Vec<Key>,
+    pub(super) bodies: usize,
+}
+
+/// Begins a transaction: locks the heads of accounts, which are made when they are not there, and reads rows.
+pub(super) async fn begin(
+    shared: &Shared,
+    connection: &Connection,
+    wanted: &Wanted,
+) -> Result<Read, AttemptError> {
+    let accounts: Vec<i64> = wanted.accounts.iter().copied().map(account_to_sql).collect();
+    let row_accounts: Vec<i64> = wanted.rows.iter().map(|(account, _)| account_to_sql(*account)).collect();
+    let row_keys: Vec<&[u8]> = wanted.rows.iter().map(|(_, key)| &key[..]).collect();
+    let bodies = to_sql(wanted.bodies as u64);
+    let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 6] = [
+        (LOCK, &[&shared.lock_name]),
+        (MAKE_HEADS, &[&accounts]),
+        (LOCK_HEADS, &[&accounts]),
+        (STATE, &[]),
+        (READ, &[&row_accounts, &row_keys]),
+        (BODY_IDS, &[&bodies]),
+    ];
+    let [_, _, heads, state, rows, ids] = pipelined(connection, Some("BEGIN"), statements, None).await?;
+    let state = state.first().ok_or_else(|| Error::corrupt("the feed of the records has no head"))?;
+    shared.check_epoch(column(state, 0)?)?;
+    let mut read = Read { restores: from_sql(column(state, 1)?), ..Read::default() };
+    for row in &heads {
+        let (account, head) = decode_head(row)?;
+        read.heads.insert(account, head);
+    }
+    if read.heads.len() < wanted.accounts.len() {
+        return Err(Error::unavailable("the head of an account is being made by another server").into());
+    }
+    for row in &rows {
+        read.rows.insert((account_from_sql(column(row, 0)?)?, column(row, 1)?), column(row, 2)?);
+    }
+    for row in &ids {
+        read.body_ids.push(column(row, 0)?);
+    }
+    read_counters(shared, connection, &mut read).await?;
+    Ok(read)
+}
+
+/// The records with counters of accounts that were not committed to since a restore.
+async fn read_counters(
+    shared: &Shared,
+    connection: &Connection,
+    read: &mut Read,
+) -> Result<(), AttemptError> {
+    let behind: Vec<AccountId> = read
+        .heads
+        .iter()
+        .filter(|(_, head)| head.restores < read.restores)
+        .map(|(account, _)| *account)
+        .collect();
+    for account in behind {
+        for kind in shared.schema.kinds().iter().filter(|kind| !kind.counters.is_empty()) {
+            let from = state_prefix(kind.kind);
+            let parameters: [&(dyn ToSql + Sync); 3] =
+                [&account_to_sql(account), &from, &after_prefix(&from)];
+            for row in connection.query(WHAT, READ_RANGE, &parameters).await? {
+                read.counters.push(((account, column(&row, 1)?), column(&row, 2)?));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An account of a row of `account`, and its head; that of a new one is empty.
+pub(super) fn decode_head(row: &Row) -> Result<(AccountId, AccountRow), AttemptError> {
+    let account = account_from_sql(column(row, 0)?)?;
+    let head: &[u8] = column(row, 1)?;
+    if head.is_empty() {
+        return Ok((account, AccountRow::default()));
+    }
+    let head = AccountRow::decode(head).ok_or_else(|| corrupt(account, b"head"))?;
+    Ok((account, head))
+}
+
+/// What a commit in doubt needs to be found again: the mark that its transaction leaves.
+pub(super) type MadeBy = [u8; 16];
+
+/// Writes and commits; returns the position before the first of the accounts that were touched.
+///
+/// After an error it is unknown whether the transaction was committed, unless [`AttemptError::is_refusal`].
+pub(super) async fn end(
+    shared: &Shared,
+    connection: &Connection,
+    locked: &[AccountId],
+    writes: &Writes,
+    made_by: &MadeBy,
+) -> Result<u64, AttemptError> {
+    let is_unused = |account: &&AccountId| !writes.heads.contains_key(account);
+    let unused: Vec<i64> = locked.iter().filter(is_unused).copied().map(account_to_sql).collect();
+    let gone: Vec<i64> = writes.gone_bodies.iter().copied().collect();
+    let bodies = BodyColumns::of(writes);
+    let rows = RowColumns::of(writes);
+    let accounts: Vec<i64> = writes.heads.keys().copied().map(account_to_sql).collect();
+    let heads: Vec<Vec<u8>> = writes.heads.values().map(|head| head.encode().into_vec()).collect();
+    let touched: Vec<i64> = writes.touched.iter().map(|(account, _)| account_to_sql(*account)).collect();
+    let revisions: Vec<i64> = writes.touched.iter().map(|(_, revision)| to_sql(revision.0)).collect();
+    let made_by = &made_by[..];
+    let now_ms = shared.now_ms();
+    let payload = shared.payload(&writes.touched);
+    let mut statements: Vec<(&'static str, &[&(dyn ToSql + Sync)])> = Vec::new();
+    let (gone_parameters, body_parameters) = ([&gone as &(dyn ToSql + Sync)], bodies.parameters());
+    let unused_parameters = [&unused as &(dyn ToSql + Sync)];
+    let (delete_parameters, put_parameters) = (rows.gone_parameters(), rows.put_parameters());
+    let head_parameters: [&(dyn ToSql + Sync); 3] = [&accounts, &heads, &made_by];
+    let move_parameters: [&(dyn ToSql + Sync); 5] =
+        [&touched, &revisions, &now_ms, &shared.channel, &payload];
+    if !gone.is_empty() {
+        statements.push((DELETE_BODIES, &gone_parameters));
+    }
+    if !bodies.ids.is_empty() {
+        statements.push((PUT_BODIES, &body_parameters));
+    }
+    if !rows.gone_keys.is_empty() {
+        statements.push((DELETE_ROWS, &delete_parameters));
+    }
+    if !rows.keys.is_empty() {
+        statements.push((PUT_ROWS, &put_parameters));
+    }
+    statements.push((PUT_HEADS, &head_parameters));
+    if !unused.is_empty() {
+        statements.push((DELETE_HEADS, &unused_parameters));
+    }
+    if !touched.is_empty() {
+        statements.push((MOVE, &move_parameters));
+    }
+    let answers = pipelined_all(connection, None, &statements, Some("COMMIT")).await?;
+    match answers.last().and_then(|rows| rows.first()) {
+        Some(row) if !touched.is_empty() => Ok(from_sql(column(row, 0)?)),
+        _ => Ok(0),
+    }
+}
+
+/// The columns of new bodies.
+struct BodyColumns<'w> {
+    ids: Vec<i64>,
+    accounts: Vec<i64>,
+    blobs: Vec<Option<Vec<u8>>>,
+    bytes: Vec<&'w [u8]>,
+}
+
+impl<'w> BodyColumns<'w> {
+    fn of(writes: &'w Writes) -> Self {
+        let mut columns =
+            Self { ids: Vec::new(), accounts: Vec::new(), blobs: Vec::new(), bytes: Vec::new() };
+        for (id, (account, body)) in &writes.bodies {
+            columns.ids.push(*id);
+            columns.accounts.push(account_to_sql(*account));
+            let blobs = body.blobs.iter().flat_map(|blob| blob.0).collect::<Vec<u8>>();
+            columns.blobs.push((!blobs.is_empty()).then_some(blobs));
+            columns.bytes.push(&body.bytes);
+        }
+        columns
+    }
+
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.ids, &self.accounts, &self.blobs, &self.bytes]
+    }
+}
+
+/// The columns of rows of the ordered map.
+#[derive(Default)]
+struct RowColumns<'w> {
+    gone_accounts: Vec<i64>,
+    gone_keys: Vec<&'w [u8]>,
+    accounts: Vec<i64>,
+    keys: Vec<&'w [u8]>,
+    values: Vec<&'w [u8]>,
+    bodies: Vec<Option<i64>>,
+}
+
+impl<'w> RowColumns<'w> {
+    fn of(writes: &'w Writes) -> Self {
+        let mut columns = Self::default();
+        for ((account, key), value) in &writes.rows {
+            let account = account_to_sql(*account);
+            match value {
+                Some(value) => {
+                    columns.accounts.push(account);
+                    columns.keys.push(key);
+                    columns.values.push(&value.bytes);
+                    columns.bodies.push(value.body);
+                }
+                None => {
+                    columns.gone_accounts.push(account);
+                    columns.gone_keys.push(key);
+                }
+            }
+        }
+        columns
+    }
+
+    fn gone_parameters(&self) -> [&(dyn ToSql + Sync); 2] {
+        [&self.gone_accounts, &self.gone_keys]
+    }
+
+    fn put_parameters(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.accounts, &self.keys, &self.values, &self.bodies]
+    }
+}
+
+/// Sends statements without waiting for each one's answer. When one fails, those behind it fail too, and its error is returned.
+async fn pipelined_all(
+    connection: &Connection,
+    first: Option<&str>,
+    statements: &[(&'static str, &[&(dyn ToSql + Sync)])],
+    last: Option<&str>,
+) -> Result<Vec<Vec<Row>>, AttemptError> {
+    let mut prepared = Vec::with_capacity(statements.len());
+    for (sql, _) in statements {
+        prepared.push(connection.prepared(sql).await?);
+    }
+    let client = &connection.client;
+    let run = |sql: Option<String>| async move {
+        match sql {
+            Some(sql) => client.batch_execute(&sql).await,
+            None => Ok(()),
+        }
+    };
+    let queries =
+        prepared.iter().zip(statements).map(|(statement, (_, values))| client.query(statement, values));
+    // They are sent in the order in which they are polled first.
+    let (began, (answers, ended)) =
+        join(run(first.map(str::to_owned)), join(join_all(queries), run(last.map(str::to_owned)))).await;
+    began.doing(WHAT)?;
+    let mut rows = Vec::with_capacity(answers.len());
+    for answer in answers {
+        rows.push(answer.doing(WHAT)?);
+    }
+    ended.doing(WHAT)?;
+    Ok(rows)
+}
+
+/// The same for a known number of statements.
+async fn pipelined<const N: usize>(
+    connection: &Connection,
+    first: Option<&str>,
+    statements: [(&'static str, &[&(dyn ToSql + Sync)]); N],
+    last: Option<&str>,
+) -> Result<[Vec<Row>; N], AttemptError> {
+    let rows = pipelined_all(connection, first, &statements, last).await?;
+    let rows = rows.try_into();
+    rows.map_err(|_| Error::internal("statements and answers differ in number").into())
+}
+
+/// Who made the last commit of accounts, and their revisions. It waits for transactions that are under way.
+pub(super) async fn find_out(
+    connection: &Connection,
+    accounts: &[AccountId],
+) -> Result<BTreeMap<AccountId, (AccountRow, Vec<u8>)>, AttemptError> {
+    let accounts: Vec<i64> = accounts.iter().copied().map(account_to_sql).collect();
+    let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 2] =
+        [(MAKE_HEADS, &[&accounts]), (LOCK_HEADS, &[&accounts])];
+    let [_, heads] = pipelined(connection, Some("BEGIN"), statements, Some("ROLLBACK")).await?;
+    let mut found = BTreeMap::new();
+    for row in &heads {
+        let (account, head) = decode_head(row)?;
+        found.insert(account, (head, column(row, 2)?));
+    }
+    Ok(found)
+}

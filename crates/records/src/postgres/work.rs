@@ -1,0 +1,425 @@
+//! What transactions write, worked out in memory from what they have read and locked.
+//!
+//! Several commits of several accounts go into one transaction. Each is worked out by itself, on top of those before it, and
+//! leaves nothing behind when it fails.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use restante_core::Timestamp;
+
+use super::schema::{corrupt, entry_keys, live_key, state_key, to_sql, tombstone_key};
+use crate::{
+    AccountId, Body, Change, Commit, Committed, Error, Kind, Properties, RecordId, Revision, Schema, entries,
+    rows::{AccountRow, BodyNumber, LiveRow, StateRow, TombstoneRow, second},
+    validate::{check_state, is_erasing, no_such_record},
+};
+
+/// A row of the ordered map: its account and its key.
+pub(super) type Key = (AccountId, Vec<u8>);
+
+/// The value of a row of the ordered map, and the body that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) bytes: Vec<u8>,
+    pub(super) body: Option<i64>,
+}
+
+/// What a transaction writes.
+#[derive(Default)]
+pub(super) struct Writes {
+    /// `None` deletes the row.
+    pub(super) rows: BTreeMap<Key, Option<Value>>,
+    pub(super) heads: BTreeMap<AccountId, AccountRow>,
+    pub(super) bodies: BTreeMap<i64, (AccountId, Body)>,
+    pub(super) gone_bodies: BTreeSet<i64>,
+    /// The accounts that move to the end of the feed, in this order, with their new revisions.
+    pub(super) touched: Vec<(AccountId, Revision)>,
+}
+
+impl Writes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.heads.is_empty()
+    }
+
+    fn add(&mut self, account: AccountId, step: StepWrites, head: AccountRow) {
+        for (key, value) in step.rows {
+            self.rows.insert((account, key), value);
+        }
+        for gone in step.gone_bodies {
+            // A body of this same transaction is never written.
+            if self.bodies.remove(&gone).is_none() {
+                self.gone_bodies.insert(gone);
+            }
+        }
+        self.bodies.extend(step.bodies.into_iter().map(|(id, body)| (id, (account, body))));
+        self.heads.insert(account, head);
+    }
+
+    /// Moves an account to the end of the feed.
+    pub(super) fn touch(&mut self, account: AccountId, revision: Revision) {
+        self.touched.retain(|(known, _)| *known != account);
+        self.touched.push((account, revision));
+    }
+}
+
+/// What a transaction has read, and what it will write.
+pub(super) struct Work<'s> {
+    schema: &'s Schema,
+    now: Timestamp,
+    restores: u64,
+    heads: BTreeMap<AccountId, AccountRow>,
+    stored: BTreeMap<Key, Vec<u8>>,
+    /// Records with counters, of accounts that were not committed to since a restore.
+    counters: Vec<(Key, Vec<u8>)>,
+    body_ids: VecDeque<i64>,
+    pub(super) writes: Writes,
+}
+
+/// What a transaction has locked and read.
+#[derive(Default)]
+pub(super) struct Read {
+    /// Heads as they are stored.
+    pub(super) heads: BTreeMap<AccountId, AccountRow>,
+    pub(super) rows: BTreeMap<Key, Vec<u8>>,
+    pub(super) counters: Vec<(Key, Vec<u8>)>,
+    pub(super) body_ids: Vec<i64>,
+    pub(super) restores: u64,
+}
+
+impl<'s> Work<'s> {
+    pub(super) fn new(schema: &'s Schema, now: Timestamp, read: Read) -> Self {
+        Self {
+            schema,
+            now,
+            restores: read.restores,
+            heads: read.heads,
+            stored: read.rows,
+            counters: read.counters,
+            body_ids: read.body_ids.into(),
+            writes: Writes::default(),
+        }
+    }
+
+    /// The head of an account as it is after what was worked out so far.
+    pub(super) fn head(&self, account: AccountId) -> AccountRow {
+        let head = self.writes.heads.get(&account).or_else(|| self.heads.get(&account));
+        head.cloned().unwrap_or_default()
+    }
+
+    /// Works a commit out.
+    pub(super) fn commit(&mut self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        let stored = self.head(account);
+        let is_restored = stored.restores < self.restores;
+        let head = stored.after_restores(self.restores);
+        if head.is_erasing {
+            return Err(is_erasing(account));
+        }
+        for (kind, expected) in &commit.expect {
+            check_state(*kind, *expected, head.kind(*kind).state)?;
+        }
+        if commit.changes.is_empty() {
+            return Ok(Committed { revision: head.revision, created: Vec::new() });
+        }
+        // Before any change: what the same commit creates is not there yet.
+        for change in &commit.changes {
+            if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
+                && self.read(&(account, state_key(*kind, *id))).is_none()
+            {
+                return Err(no_such_record(*kind, *id));
+            }
+        }
+        let mut step = Step::new(self, account, head);
+        if is_restored {
+            step.raise_counters()?;
+        }
+        let (first, revision) = (step.first, step.revision);
+        for change in commit.changes {
+            step.change(change)?;
+        }
+        let next = step.head.next_id;
+        step.head.revision = revision;
+        let (writes, head) = step.end();
+        self.writes.add(account, writes, head);
+        self.writes.touch(account, revision);
+        Ok(Committed { revision, created: (first.0..next.0).map(RecordId).collect() })
+    }
+
+    /// Removes records that are to leave no tombstone, and puts the head as `finish` changes it.
+    pub(super) fn erase(
+        &mut self,
+        account: AccountId,
+        head: AccountRow,
+        records: &[(Kind, RecordId)],
+        gone: &[(Kind, Vec<u8>)],
+        finish: impl FnOnce(&mut AccountRow),
+    ) -> Result<(), Error> {
+        let mut step = Step::new(self, account, head);
+        for (kind, id) in records {
+            step.remove(*kind, *id)?;
+        }
+        for (kind, key) in gone {
+            step.writes.rows.insert(key.clone(), None);
+            let share = step.head.kind_mut(*kind);
+            share.tombstones = share.tombstones.saturating_sub(1);
+        }
+        finish(&mut step.head);
+        let (writes, head) = step.end();
+        self.writes.add(account, writes, head);
+        Ok(())
+    }
+
+    fn read(&self, key: &Key) -> Option<&[u8]> {
+        match self.writes.rows.get(key) {
+            Some(written) => written.as_ref().map(|value| &value.bytes[..]),
+            None => self.stored.get(key).map(Vec::as_slice),
+        }
+    }
+}
+
+/// What one commit writes.
+#[derive(Default)]
+struct StepWrites {
+    rows: BTreeMap<Vec<u8>, Option<Value>>,
+    bodies: BTreeMap<i64, Body>,
+    gone_bodies: BTreeSet<i64>,
+}
+
+/// A commit that is worked out.
+struct Step<'w, 's> {
+    work: &'w mut Work<'s>,
+    account: AccountId,
+    head: AccountRow,
+    /// The id of the first create.
+    first: RecordId,
+    revision: Revision,
+    writes: StepWrites,
+}
+
+impl<'w, 's> Step<'w, 's> {
+    fn new(work: &'w mut Work<'s>, account: AccountId, head: AccountRow) -> Self {
+        let (first, revision) = (head.next_id, Revision(head.revision.0 + 1));
+        Self { work, account, head, first, revision, writes: StepWrites::default() }
+    }
+
+    fn end(self) -> (StepWrites, AccountRow) {
+        (self.writes, self.head)
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), Error> {
+        match change {
+            Change::Create { kind, body, properties } => self.create(kind, body, &properties),
+            Change::Update { kind, id, body, properties } => self.update(kind, id, body, properties.as_ref()),
+            Change::Destroy { kind, id } => self.destroy(kind, id),
+        }
+    }
+
+    fn create(&mut self, kind: Kind, body: Body, properties: &Properties) -> Result<(), Error> {
+        let id = self.head.next_id;
+        self.head.next_id = RecordId(id.0 + 1);
+        let properties = self.resolved(properties)?;
+        for key in self.entries(kind, id, &properties)? {
+            self.put(key, Vec::new(), None);
+        }
+        let body = self.put_body(body)?;
+        let revision = self.revision;
+        self.put_state(
+            kind,
+            id,
+            &StateRow { revision, created: revision, body, properties: &pack(&properties) },
+        );
+        self.put(live_key(kind, revision, id), LiveRow::Creation.encode().into_vec(), None);
+        let share = self.head.kind_mut(kind);
+        share.state = revision;
+        share.records += 1;
+        Ok(())
+    }
+
+    /// Touches the body and the entries of indexes only where they change.
+    fn update(
+        &mut self,
+        kind: Kind,
+        id: RecordId,
+        body: Option<Body>,
+        properties: Option<&Properties>,
+    ) -> Result<(), Error> {
+        let key = state_key(kind, id);
+        let value = self.read(&key).ok_or_else(|| no_such_record(kind, id))?;
+        let damaged = || corrupt(self.account, &key);
+        let old = StateRow::decode(&value).ok_or_else(damaged)?;
+        let packed = match properties {
+            None => old.properties.to_vec(),
+            Some(new) => {
+                let mut packed = old.properties;
+                let before = entries::take_properties(&mut packed).ok_or_else(damaged)?;
+                let new = self.resolved(new)?;
+                self.move_entries(kind, id, &before, &new)?;
+                pack(&new)
+            }
+        };
+        let body = match body {
+            Some(body) => {
+                self.delete_body(old.body);
+                self.put_body(body)?
+            }
+            None => old.body,
+        };
+        let state = StateRow { revision: self.revision, created: old.created, body, properties: &packed };
+        self.put_state(kind, id, &state);
+        if old.revision != old.created {
+            self.delete(live_key(kind, old.revision, id));
+        }
+        let live = LiveRow::Change { created: old.created };
+        self.put(live_key(kind, self.revision, id), live.encode().into_vec(), None);
+        self.head.kind_mut(kind).state = self.revision;
+        Ok(())
+    }
+
+    fn destroy(&mut self, kind: Kind, id: RecordId) -> Result<(), Error> {
+        let created = self.remove(kind, id)?;
+        let tombstone = TombstoneRow { created, second: second(self.work.now) };
+        self.put(tombstone_key(kind, self.revision, id), tombstone.encode().into_vec(), None);
+        let share = self.head.kind_mut(kind);
+        share.state = self.revision;
+        share.tombstones += 1;
+        Ok(())
+    }
+
+    /// Removes a record, and leaves no tombstone; returns the revision that created it.
+    fn remove(&mut self, kind: Kind, id: RecordId) -> Result<Revision, Error> {
+        let key = state_key(kind, id);
+        let value = self.read(&key).ok_or_else(|| no_such_record(kind, id))?;
+        let damaged = || corrupt(self.account, &key);
+        let old = StateRow::decode(&value).ok_or_else(damaged)?;
+        let mut packed = old.properties;
+        let properties = entries::take_properties(&mut packed).ok_or_else(damaged)?;
+        for entry in self.entries(kind, id, &properties)? {
+            self.delete(entry);
+        }
+        self.delete_body(old.body);
+        self.delete(live_key(kind, old.created, id));
+        if old.revision != old.created {
+            self.delete(live_key(kind, old.revision, id));
+        }
+        self.delete(key);
+        let share = self.head.kind_mut(kind);
+        share.records = share.records.saturating_sub(1);
+        Ok(old.created)
+    }
+
+    /// Lets the counters of the account's records jump as its ids do, when the store was restored since its last commit. The
+    /// records don't count as changed: readers have seen the higher values since the restore.
+    fn raise_counters(&mut self) -> Result<(), Error> {
+        let stored = self.work.heads.get(&self.account).map_or(0, |head| head.restores);
+        let behind = self.work.restores.saturating_sub(stored);
+        let mut raised = Vec::new();
+        for ((account, key), value) in &self.work.counters {
+            if *account != self.account {
+                continue;
+            }
+            let damaged = || corrupt(*account, key);
+            let (kind, id) = super::schema::decode_state_key(key).ok_or_else(damaged)?;
+            let row = StateRow::decode(value).ok_or_else(damaged)?;
+            let mut packed = row.properties;
+            let properties = entries::take_properties(&mut packed).ok_or_else(damaged)?;
+            let counters = &self.work.schema.kind(kind)?.counters;
+            let packed = pack(&properties.raised(counters, behind));
+            raised.push((kind, id, StateRow { properties: &packed, ..row }.encode(), row.body));
+        }
+        for (kind, id, value, body) in raised {
+            self.put(state_key(kind, id), value.into_vec(), sql_body(body));
+        }
+        Ok(())
+    }
+
+    fn resolved(&self, properties: &Properties) -> Result<Properties, Error> {
+        let id = |n: u16| Some(RecordId(self.first.0 + u64::from(n)));
+        let resolved = properties.resolved(id, self.revision);
+        resolved.ok_or_else(|| Error::invalid("a property is the id of a create that there is not"))
+    }
+
+    /// The keys of a record's entries in all indexes of its kind.
+    fn entries(&self, kind: Kind, id: RecordId, properties: &Properties) -> Result<BTreeSet<Vec<u8>>, Error> {
+        let mut keys = BTreeSet::new();
+        // A kind that the schema lacks can only be erased, and has no indexes.
+        let Ok(kind_schema) = self.work.schema.kind(kind) else { return Ok(keys) };
+        for index in &kind_schema.indexes {
+            keys.extend(entry_keys(kind, id, index, properties)?);
+        }
+        Ok(keys)
+    }
+
+    fn move_entries(
+        &mut self,
+        kind: Kind,
+        id: RecordId,
+        before: &Properties,
+        after: &Properties,
+    ) -> Result<(), Error> {
+        let (before, after) = (self.entries(kind, id, before)?, self.entries(kind, id, after)?);
+        for gone in before.difference(&after) {
+            self.delete(gone.clone());
+        }
+        for new in after.difference(&before) {
+            self.put(new.clone(), Vec::new(), None);
+        }
+        Ok(())
+    }
+
+    fn read(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.writes.rows.get(key) {
+            Some(written) => written.as_ref().map(|value| value.bytes.clone()),
+            None => self.work.read(&(self.account, key.to_vec())).map(<[u8]>::to_vec),
+        }
+    }
+
+    fn put(&mut self, key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>) {
+        self.writes.rows.insert(key, Some(Value { bytes, body }));
+    }
+
+    fn delete(&mut self, key: Vec<u8>) {
+        self.writes.rows.insert(key, None);
+    }
+
+    fn put_state(&mut self, kind: Kind, id: RecordId, row: &StateRow<'_>) {
+        self.put(state_key(kind, id), row.encode().into_vec(), sql_body(row.body));
+    }
+
+    /// A body that is empty and refers to no blob has no row.
+    fn put_body(&mut self, body: Body) -> Result<BodyNumber, Error> {
+        if body.bytes.is_empty() && body.blobs.is_empty() {
+            return Ok(BodyNumber::EMPTY);
+        }
+        let id = self.work.body_ids.pop_front();
+        let id = id.ok_or_else(|| Error::internal("a commit has more bodies than were counted"))?;
+        self.writes.bodies.insert(id, body);
+        Ok(BodyNumber(super::schema::from_sql(id)))
+    }
+
+    fn delete_body(&mut self, body: BodyNumber) {
+        if let Some(id) = sql_body(body) {
+            self.writes.gone_bodies.insert(id);
+        }
+    }
+}
+
+/// The column `body` of a row.
+fn sql_body(body: BodyNumber) -> Option<i64> {
+    (body != BodyNumber::EMPTY).then(|| to_sql(body.0))
+}
+
+fn pack(properties: &Properties) -> Vec<u8> {
+    let mut packed = Vec::new();
+    entries::pack_properties(&mut packed, properties);
+    packed
+}
+
+/// How many rows of bodies a commit may need.
+pub(super) fn bodies_of(commit: &Commit) -> usize {
+    let has_body = |change: &&Change| match change {
+        Change::Create { body, .. } | Change::Update { body: Some(body), .. } => {
+            !body.bytes.is_empty() || !body.blobs.is_empty()
+        }
+        Change::Update { body: None, .. } | Change::Destroy { .. } => false,
+    };
+    commit.changes.iter().filter(has_body).count()
+}
