@@ -419,6 +419,28 @@ fn jrn1_the_way_of_a_message_is_traced_from_submission_to_the_last_reply() {
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
+#[test]
+fn jrn3_a_submission_by_jmap_is_traced_from_the_queue_on() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    make_account(&folder);
+    let sending = Sending::start(&folder, &sink);
+    sending.submit_by_jmap(&format!("Message-ID: <jmap@example.org>\n{}", message("Tea")));
+    let trace = || -> Vec<Value> {
+        let args = ["mail", "trace", "<jmap@example.org>", "--format", "json", "--rest", &sending.operators];
+        let found: Vec<Value> = serde_json::from_str(&say(&folder, &args).out).unwrap_or_default();
+        found.into_iter().rev().filter(|entry| entry["recipient"] == "bob@example.net").collect()
+    };
+    wait_until("it is sent", || trace().iter().any(|entry| entry["outcome"] == "sent"));
+    let found = trace();
+    assert_eq!(found.len(), 2, "{found:?}");
+    let queued = &found[0];
+    assert_eq!((&queued["outcome"], &queued["listener"]), (&json!("queued"), &json!("queue")));
+    assert_eq!((&queued["address"], &queued["id"]), (&json!(USER), &found[1]["id"]), "{found:?}");
+    assert!(queued["bytes"].as_u64() > Some(0) && queued["account"].is_u64(), "{queued}");
+    assert_eq!(sending.server.stop().code(), Some(0));
+}
+
 /// Clients submit until the server is killed, several times. What was answered with 250 reaches everybody, and the own account once.
 #[test]
 fn qu1_what_was_accepted_survives_kills() {
