@@ -270,37 +270,34 @@ impl Board {
         }
     }
 
-    /// Whether a worker may give up its place before the last outcomes are noted: its domain has nothing more, others wait, and not too many
-    /// note already.
+    /// Whether a worker may give up its place before the last outcomes are noted: its domain has nothing more, others have no place, and not
+    /// too many note already.
     pub(super) fn may_leave(&self, name: &str) -> bool {
         let has_more = self.domains.get(name).is_some_and(|domain| !domain.waiting.is_empty());
-        !has_more && self.is_waited_for() && self.noting < self.connections_max
+        let is_full = self.connected() >= self.connections_max;
+        let new_max = self.connections_max - self.connections_max.div_ceil(4);
+        let is_short = (is_full && !self.ready.is_empty())
+            || ((is_full || self.new >= new_max) && !self.ready_new.is_empty());
+        !has_more && is_short && self.noting < self.connections_max
     }
 
-    /// A worker has no connection any more and only notes outcomes: another domain may have its place.
-    pub(super) fn left(&mut self, id: WorkerId, now: Instant) {
+    /// A worker has no connection any more and only notes outcomes: another domain may have its place. It still counts for its own domain.
+    pub(super) fn left(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
-        let (name, before) = (worker.domain.clone(), std::mem::replace(&mut worker.class, Class::Noting));
+        let before = std::mem::replace(&mut worker.class, Class::Noting);
         self.count(before, -1);
         self.count(Class::Noting, 1);
-        self.without_worker(&name, now);
     }
 
     /// A worker has ended.
     pub(super) fn finished(&mut self, id: WorkerId, now: Instant) {
         let Some(worker) = self.workers.remove(&id) else { return };
         self.count(worker.class, -1);
-        if worker.class != Class::Noting {
-            self.without_worker(&worker.domain, now);
-        }
-    }
-
-    fn without_worker(&mut self, name: &Arc<str>, now: Instant) {
-        if let Some(domain) = self.domains.get_mut(name) {
+        if let Some(domain) = self.domains.get_mut(&worker.domain) {
             domain.workers -= 1;
         }
-        self.list(name, now);
-        self.forget_idle(name, now);
+        self.list(&worker.domain, now);
+        self.forget_idle(&worker.domain, now);
     }
 
     fn forget_idle(&mut self, name: &str, now: Instant) {

@@ -119,7 +119,7 @@ impl Worker {
     async fn leave(&mut self) {
         self.close().await;
         self.has_left = true;
-        self.shared.board.lock().left(self.id, Instant::now());
+        self.shared.board.lock().left(self.id);
         self.shared.freed.notify_one();
     }
 

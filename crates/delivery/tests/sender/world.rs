@@ -18,7 +18,7 @@ use restante_core::{BlobId, Clock, Error, Timestamp};
 use restante_delivery::{
     Attempted, Connection, DeliveryConfig, Local, NotedOutcome, NoticeAbout, Notices, OutcomeLog, Outgoing,
     PrepareError, Preparing, Recipient, RecipientOutcome, Remote, Sender, SenderHealth, SenderMetrics,
-    SenderParts, Submissions,
+    SenderParts, Submissions, SubmittedMessage,
 };
 use restante_mail::queue::{
     NewMessage, NewRecipient, Notify, Queue, QueuedId, QueuedMessage, Reply, Source, SourceKind, Transmission,
@@ -374,6 +374,8 @@ impl Preparing for Double {
 }
 
 impl OutcomeLog for Double {
+    fn submitted(&self, _submitted: SubmittedMessage<'_>) {} // by a follower, not by a sender
+
     fn note(&self, noted: NotedOutcome<'_>) {
         let (id, place) = (noted.message_id.unwrap_or("-"), if noted.is_local { "here" } else { "away" });
         let outcome = match noted.outcome {

@@ -232,7 +232,10 @@ fn remote(
     let resolver: Arc<dyn Resolver> = Arc::new(resolver);
     let network = Arc::new(TcpNetwork);
     let policies: Arc<dyn TlsPolicies> = match settings.mta_sts {
-        true => Arc::new(StsPolicies::new(settings, resolver.clone(), network.clone(), clock)),
+        true => {
+            let policies = StsPolicies::new(settings, resolver.clone(), network.clone(), clock);
+            Arc::new(policies.with_folder(&config.server.data_dir))
+        }
         false => Arc::new(NoPolicies),
     };
     let keys = commands::directory::dkim_keys(&stores.records, config, directory.clone());

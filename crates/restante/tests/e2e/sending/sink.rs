@@ -20,7 +20,7 @@ pub(super) struct ReceivedMail {
     pub(super) text: String,
     /// Whether the answer to it was given.
     pub(super) is_answered: bool,
-    /// Whether the client went on after the answer, so that it must have noted it.
+    /// Whether the client went on after the answer. As long as it has connections enough, it has noted the answer then.
     pub(super) is_noted: bool,
 }
 
