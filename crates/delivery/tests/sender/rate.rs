@@ -66,10 +66,10 @@ impl Records for SlowRecords {
     }
 }
 
-/// A new domain costs a connection of 10 ms, a message of 10 ms, and two commits of 10 ms. The connection is made while the recipient is claimed, and
-/// another domain has its place while the outcome is noted.
+/// A new domain costs a connection of 10 ms, a message of 10 ms, and two commits of 10 ms, which others of the same account wait for: they share them. The
+/// connection is made while the recipient is claimed, and another domain has its place while the outcome is noted.
 #[tokio::test(start_paused = true)]
-async fn out2_a_domain_has_a_connection_only_while_it_is_used() {
+async fn out2_new_domains_share_commits_and_have_places_only_while_they_are_connected() {
     const MESSAGES: u8 = 200;
     const DOMAINS: usize = 4_000;
     let config = DeliveryConfig { connections_max: nonzero!(50), ..DeliveryConfig::default() };
@@ -100,5 +100,7 @@ async fn out2_a_domain_has_a_connection_only_while_it_is_used() {
     world.sent().into_iter().for_each(|mail| *sent.entry(mail.domain).or_default() += 1);
     assert!(sent.len() == DOMAINS && sent.values().all(|times| *times == 1));
     assert!(world.log.open_at_once_max.load(SeqCst) <= 50);
-    assert!(commits <= 2 * DOMAINS, "{commits} commits");
+    // One after the other they were 7,960 commits, and 109 mails a second.
+    assert!(commits <= DOMAINS / 2, "{commits} commits");
+    assert!(per_second >= 500.0, "{per_second}");
 }
