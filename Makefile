@@ -9,7 +9,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--package restante-search --package restante-smtp --package restante-delivery --locked --test power_cut --test power_cut_submission \
-	--test power_cut_sending
+	--test power_cut_sending -- --nocapture
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
+
+kills: toolchain ## Kill a server that sends mail 200 times, at each stage of a mail's way (KILLS=40 for less)
+	RESTANTE_KILLS=$(or $(KILLS),200) cargo test --package restante --locked --test e2e survives_kills_at_each_stage -- --nocapture
 
 sim: toolchain ## Simulate submission, queue and senders from 10,000 seeds (SEEDS=1000 for less, SEED=17 for one that failed)
 	SIM_SEEDS=$(or $(SEEDS),10000) $(if $(SEED),SIM_SEED=$(SEED)) cargo test --release --package restante-delivery --locked --test simulation -- --nocapture

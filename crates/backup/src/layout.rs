@@ -16,6 +16,8 @@ pub struct Layout {
     data: PathBuf,
     /// Files of the data folder that belong to no store.
     files: Vec<SmallFile>,
+    /// The file of the key by which secrets in the records are sealed. It is in no backup.
+    secrets: Option<PathBuf>,
     /// In the order in which they are copied.
     stores: Vec<Store>,
 }
@@ -29,7 +31,7 @@ struct SmallFile {
 impl Layout {
     /// A data folder without stores. Relative paths begin in the current folder.
     pub fn new(data: &Path) -> Self {
-        Self { data: absolute(data), files: Vec::new(), stores: Vec::new() }
+        Self { data: absolute(data), files: Vec::new(), secrets: None, stores: Vec::new() }
     }
 
     /// Adds a file that belongs to no store. One that is not below the data folder is left out.
@@ -43,6 +45,12 @@ impl Layout {
         if let Some(file) = file {
             self.add_file(file, true);
         }
+        self
+    }
+
+    /// Sets the file of the key by which secrets in the records are sealed. Backups leave it out and say so.
+    pub fn with_secrets(mut self, file: &Path) -> Self {
+        self.secrets = Some(absolute(file));
         self
     }
 
@@ -73,6 +81,11 @@ impl Layout {
     /// Files of the data folder that belong to no store, by their paths below it.
     pub fn small_files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
+    }
+
+    /// The file of the key by which secrets in the records are sealed, if the layout has one.
+    pub(super) fn secrets(&self) -> Option<&Path> {
+        self.secrets.as_deref()
     }
 
     pub(super) fn stores(&self) -> &[Store] {

@@ -83,6 +83,9 @@ pub struct Manifest {
     pub roles: Vec<RoleEntry>,
     /// Every file but this one, by path.
     pub files: Vec<FileEntry>,
+    /// Whether there was a key by which secrets in the records are sealed. It is not in the backup.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub secrets_left_out: bool,
 }
 
 /// A role's share.
@@ -120,7 +123,7 @@ pub struct FileEntry {
 impl Manifest {
     pub(crate) fn new(taken_at: String, roles: Vec<RoleEntry>, files: Vec<FileEntry>) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { format: FORMAT, taken_at, version, roles, files }
+        Self { format: FORMAT, taken_at, version, roles, files, secrets_left_out: false }
     }
 
     pub(crate) fn role(&self, role: Role) -> Option<&RoleEntry> {

@@ -90,7 +90,7 @@ fn restore_on(
     progress: Progress<'_>,
 ) -> Result<Restored, Error> {
     let manifest = Manifest::read(backup)?;
-    let (mut moves, notes) = plan(&manifest, layout)?;
+    let (mut moves, mut notes) = plan(&manifest, layout)?;
     let mut key_left = None;
     if !options.keep_node_key {
         for files in moves.iter_mut().filter(|each| each.part == Part::Files) {
@@ -137,8 +137,19 @@ fn restore_on(
     let aside = restoring.move_aside(&in_the_way, now)?;
     restoring.put_in_place()?;
     restoring.stages().try_for_each(|(stage, _)| remove_stage(&stage))?;
+    notes.extend(missing_secrets(&manifest, layout));
     let counts = manifest.counts();
     Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside, key_left })
+}
+
+/// What to do when the key is missing by which secrets in the restored records are sealed.
+fn missing_secrets(manifest: &Manifest, layout: &Layout) -> Option<String> {
+    let file = layout.secrets().filter(|file| manifest.secrets_left_out && !file.exists())?;
+    Some(format!(
+        "{} is missing, and backups don't have it: put your copy of it there, with mode 0600, before the first start; without it mail of \
+         domains with DKIM keys is not sent",
+        file.display()
+    ))
 }
 
 /// Fails while a restore into the data folder runs, and when one was not finished: what is there may be half of it.
@@ -303,6 +314,9 @@ impl Restoring<'_> {
     fn in_the_way(&self) -> Result<Vec<Obstacle>, Error> {
         let mut found = Vec::new();
         for path in entries(self.data)? {
+            if self.layout.secrets() == Some(&*path) {
+                continue; // no backup has it: it stays, and may have been put back before
+            }
             if check_movable(&path, self.data, self.targets, self.disks)? {
                 found.push(Obstacle { path, aside_in: Some(self.data.to_owned()) });
             }

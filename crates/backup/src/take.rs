@@ -162,10 +162,11 @@ impl Taking {
             }
         }
         drop(removing);
+        let secrets_left_out = self.note_secrets(sender).await;
         sender.check_heard()?;
         let files = self.sum_up(sender.clone()).await?;
         let roles = self.roles(&files, &omitted);
-        let manifest = Manifest::new(taken_at.to_string(), roles, files);
+        let manifest = Manifest { secrets_left_out, ..Manifest::new(taken_at.to_string(), roles, files) };
         let summary = Summary {
             folder: self.folder.clone(),
             files: manifest.files.len() as u64,
@@ -175,6 +176,17 @@ impl Taking {
         let (partial, folder) = (self.partial.clone(), self.folder.clone());
         blocking(move || put_in_place(&manifest, &partial, &folder)).await?;
         Ok(summary)
+    }
+
+    /// Says that the key of sealed secrets is left out, if there is one: who has a backup alone must not be able to read them.
+    async fn note_secrets(&self, sender: &EventSender) -> bool {
+        let Some(file) = self.sources.layout.secrets().filter(|file| file.exists()) else { return false };
+        let text = format!(
+            "not in the backup: {}, without which private keys of DKIM in the records can't be used: keep a copy of it in another place",
+            file.display()
+        );
+        sender.say(Event::Note { text }).await;
+        true
     }
 
     /// Waits until no blobs are being removed, without a limit.

@@ -30,7 +30,7 @@ pub use prepare::BlobPreparing;
 pub use restante_mail::queue::{Attempted, Outgoing, Recipient};
 pub use seams::{
     Connection, Local, NotedOutcome, NoticeAbout, NoticeKind, NoticeRecipient, Notices, OutcomeLog,
-    PrepareError, Preparing, RecipientOutcome, Remote, Signer, Submissions,
+    PrepareError, Preparing, RecipientOutcome, Remote, Signer, Submissions, SubmittedMessage,
 };
 pub use sender::{Sender, SenderHealth, SenderParts};
 pub use submission_follower::SubmissionFollower;

@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use restante_core::Error;
-use restante_mail::queue::{Attempted, Outgoing, QueuedMessage, Recipient, Reply, Return, Transmission};
+use restante_mail::queue::{
+    Attempted, NewMessage, Outgoing, QueuedMessage, Recipient, Reply, Return, Transmission,
+};
 use restante_records::{AccountId, RecordId};
 
 /// Other servers.
@@ -134,8 +136,22 @@ pub struct NotedOutcome<'r> {
     pub outcome: RecipientOutcome<'r>,
 }
 
+/// A submission of JMAP that left the outbox, for the operators of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct SubmittedMessage<'m> {
+    /// The message.
+    pub message: &'m NewMessage,
+    /// Its Message-ID, without brackets.
+    pub message_id: Option<&'m str>,
+    /// Why it can never be queued; `None` when it is in the queue.
+    pub refused: Option<&'m Reply>,
+}
+
 /// Keeps for operators what became of outgoing mail.
 pub trait OutcomeLog: Send + Sync + 'static {
+    /// Notes a submission of JMAP. As with [`OutcomeLog::note`], it may be lost, and be there twice after a crash.
+    fn submitted(&self, submitted: SubmittedMessage<'_>);
+
     /// Notes an outcome. It does not block, and bounds what it keeps: a note may be lost, and one of an attempt that a crash repeats may be there twice.
     fn note(&self, noted: NotedOutcome<'_>);
 }

@@ -1,16 +1,20 @@
 //! Puts submissions of JMAP into the queue.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use restante_core::{Error, ErrorKind};
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{
     Mail, OutboxEntry, RecipientState, outbox,
-    queue::{Queue, Reply},
+    queue::{NewMessage, Queue, Reply},
 };
 use restante_records::{AccountId, Changes};
 use tracing::{error, warn};
 
-use crate::{follower_metrics::FollowerMetrics, submissions::smtp_reply};
+use crate::{
+    OutcomeLog, SubmittedMessage, follower_metrics::FollowerMetrics, prepare, submissions::smtp_reply,
+};
 
 /// Messages that are read from the outbox at once.
 const PAGE: usize = 64;
@@ -22,6 +26,7 @@ const PAGE: usize = 64;
 pub struct SubmissionFollower {
     mail: Mail,
     queue: Queue,
+    outcomes: Option<Arc<dyn OutcomeLog>>,
     metrics: FollowerMetrics,
 }
 
@@ -29,9 +34,14 @@ impl SubmissionFollower {
     /// The name of its checkpoint.
     pub const NAME: &'static str = "submissions";
 
-    /// A handler that puts submissions of this mail into this queue.
-    pub fn new(mail: Mail, queue: Queue, metrics: FollowerMetrics) -> Self {
-        Self { mail, queue, metrics }
+    /// A handler that puts submissions of this mail into this queue, and notes them for operators.
+    pub fn new(
+        mail: Mail,
+        queue: Queue,
+        outcomes: Option<Arc<dyn OutcomeLog>>,
+        metrics: FollowerMetrics,
+    ) -> Self {
+        Self { mail, queue, outcomes, metrics }
     }
 
     async fn queue_all(&self, account: AccountId) -> Result<(), Error> {
@@ -53,23 +63,32 @@ impl SubmissionFollower {
         if !self.mail.blobs().touch(&[message.blob]).await?.contains(&true) {
             error!(account = account.0, submission = submission.0, "the message of a submission is gone");
         }
-        let addresses: Vec<String> = message.recipients.iter().map(|it| it.address.clone()).collect();
-        match self.queue.add(message).await {
-            Ok(_) => self.metrics.count_queued(),
+        match self.queue.add(message.clone()).await {
+            Ok(_) => {
+                self.note(&message, None).await;
+                self.metrics.count_queued();
+            }
             // It can never be queued, and must not hold up the others.
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 warn!(account = account.0, submission = submission.0, %error, "a submission is refused");
                 let reply = Reply::own(554, "5.3.0", "the message can't be queued");
-                for address in addresses {
-                    let reply = smtp_reply(&reply);
+                for recipient in &message.recipients {
+                    let (address, reply) = (&recipient.address, smtp_reply(&reply));
                     let no = RecipientState::No;
-                    self.mail.report_submission(account, submission, &address, &reply, no).await?;
+                    self.mail.report_submission(account, submission, address, &reply, no).await?;
                 }
+                self.note(&message, Some(&reply)).await;
                 self.metrics.count_refused();
             }
             Err(error) => return Err(error),
         }
         self.mail.clear_outbox(account, id).await
+    }
+
+    async fn note(&self, message: &NewMessage, refused: Option<&Reply>) {
+        let Some(outcomes) = &self.outcomes else { return };
+        let message_id = prepare::message_id(self.mail.blobs().as_ref(), message.blob).await;
+        outcomes.submitted(SubmittedMessage { message, message_id: message_id.as_deref(), refused });
     }
 }
 

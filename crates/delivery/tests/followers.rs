@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_core::{Clock, ManualClock, Timestamp};
 use restante_delivery::{
-    FollowerMetrics, MailSubmissions, SubmissionFollower, Submissions, VacationFollower,
+    FollowerMetrics, MailSubmissions, NotedOutcome, OutcomeLog, SubmissionFollower, Submissions,
+    SubmittedMessage, VacationFollower,
 };
 use restante_directory::{
     Actor, Answer, Directory, DirectoryConfig, DirectoryMetrics, Operation, Role as UserRole,
@@ -32,6 +33,25 @@ struct Scene {
     directory: Directory,
     clock: Arc<ManualClock>,
     account: AccountId,
+}
+
+/// What is noted for operators: the recipients, the Message-ID, and the code of what refused it.
+#[derive(Default)]
+struct Notes(parking_lot::Mutex<Vec<Note>>);
+
+type Note = (Vec<String>, Option<String>, Option<u16>);
+
+impl OutcomeLog for Notes {
+    fn submitted(&self, submitted: SubmittedMessage<'_>) {
+        assert!(submitted.message.source.account.is_some() && submitted.message.sender == "anna@example.org");
+        let recipients = submitted.message.recipients.iter().map(|recipient| recipient.address.clone());
+        let (id, code) = (submitted.message_id.map(str::to_owned), submitted.refused.map(|reply| reply.code));
+        self.0.lock().push((recipients.collect(), id, code));
+    }
+
+    fn note(&self, noted: NotedOutcome<'_>) {
+        panic!("a follower makes no attempts: {noted:?}");
+    }
 }
 
 fn actor() -> Actor {
@@ -70,7 +90,18 @@ impl Scene {
     }
 
     fn submissions(&self) -> SubmissionFollower {
-        SubmissionFollower::new(self.mail.clone(), self.queue.clone(), FollowerMetrics::default())
+        SubmissionFollower::new(self.mail.clone(), self.queue.clone(), None, FollowerMetrics::default())
+    }
+
+    /// The same that notes what it queues.
+    fn noted_submissions(&self, notes: &Arc<Notes>) -> SubmissionFollower {
+        let notes: Arc<dyn OutcomeLog> = notes.clone();
+        SubmissionFollower::new(
+            self.mail.clone(),
+            self.queue.clone(),
+            Some(notes),
+            FollowerMetrics::default(),
+        )
     }
 
     fn vacation(&self) -> VacationFollower {
@@ -113,7 +144,7 @@ impl Scene {
             notify: Notify::default(),
             original: None,
         };
-        let bytes = Bytes::from_static(b"From: anna@example.org\r\n\r\nText\r\n");
+        let bytes = Bytes::from_static(b"From: anna@example.org\r\nMessage-ID: <1@x>\r\n\r\nText\r\n");
         let blob = self.mail.blobs().put(&mut bytes.clone()).await.unwrap().id;
         let new = NewSubmission {
             if_in_state: None,
@@ -226,6 +257,17 @@ async fn su3_a_submission_is_queued_once_whatever_is_repeated() {
     assert!(scene.mail.outbox(scene.account, 10).await.unwrap().is_empty());
     scene.follow(scene.submissions()).await;
     assert_eq!(scene.queued().await.len(), 4);
+}
+
+#[tokio::test]
+async fn jrn3_a_submission_is_noted_when_it_is_queued() {
+    let scene = Scene::new().await;
+    let notes = Arc::new(Notes::default());
+    scene.submit(0).await;
+    scene.follow(scene.noted_submissions(&notes)).await;
+    scene.follow(scene.noted_submissions(&notes)).await;
+    let recipients = vec!["bob@example.net".to_owned(), "carol@example.org".to_owned()];
+    assert_eq!(*notes.0.lock(), [(recipients, Some("1@x".to_owned()), None)]);
 }
 
 #[tokio::test]

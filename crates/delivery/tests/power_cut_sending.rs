@@ -7,7 +7,6 @@
 )]
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
@@ -303,6 +302,10 @@ async fn run(child: Arc<Child>) {
     server.close().await;
 }
 
+/// What a cut can interrupt.
+const STAGES: [&str; 7] =
+    ["bouncing", "claiming", "noting what was sent", "placing", "placing a report", "queueing", "sending"];
+
 /// Which work a cut has interrupted, by the event before it.
 fn stage(acknowledged: &[&str]) -> &'static str {
     let event = acknowledged.last().copied().unwrap_or("queueing");
@@ -368,17 +371,12 @@ fn qu1_what_was_queued_is_sent_placed_and_reported_after_power_cuts() {
     if let Some(child) = child().unwrap() {
         return runtime.block_on(run(Arc::new(child)));
     }
-    let (log, cuts) = (record(TEST).unwrap(), cuts(40));
-    let stages: RefCell<BTreeMap<&str, usize>> = RefCell::default();
-    log.replay(cuts, 16, |cut| {
-        *stages.borrow_mut().entry(stage(cut.acknowledged())).or_default() += 1;
+    let cuts = cuts(40);
+    let stages = record(TEST).unwrap().replay_stages(cuts, 16, stage, |cut| {
         runtime.block_on(verify(cut.folder(), cut.acknowledged()));
-    })
-    .unwrap();
-    println!("{:?}", stages.borrow());
-    // A few cuts may miss a stage; of 1,000 each has 50 at least.
-    let least = if cuts < 400 { 0 } else { cuts / 20 };
-    let stages = stages.into_inner();
-    assert!(least == 0 || stages.len() == 7, "{stages:?}");
-    assert!(stages.values().all(|count| *count >= least), "{stages:?}");
+    });
+    let stages = stages.unwrap();
+    println!("cuts by stage: {stages:?}");
+    assert_eq!(stages.keys().copied().collect::<Vec<_>>(), STAGES);
+    assert!(stages.values().all(|count| *count >= cuts / 20), "{stages:?}");
 }

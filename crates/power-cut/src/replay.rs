@@ -1,4 +1,4 @@
-use std::{env, path::Path, sync::PoisonError, thread};
+use std::{collections::BTreeMap, env, ops::RangeInclusive, path::Path, sync::PoisonError, thread};
 
 use rand::{RngExt, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
@@ -26,6 +26,8 @@ const IN_MEMORY: &str = "/dev/shm";
 const IN_MEMORY_BYTES_MIN: u64 = 1 << 30;
 /// A cut around a rename is before it or after one of so many records from it on, which include the sync of its folder.
 const AROUND: usize = 4;
+/// Each stage of a replay by stages has this part of the cuts at least.
+const SHARE: usize = 20;
 
 /// The folder of a cut: in memory, unless there is too little space or `TMPDIR` is set.
 fn image_folder() -> Result<TempDir, Error> {
@@ -84,10 +86,43 @@ impl Log {
     ///
     /// # Errors
     /// When the log can't be replayed, or a folder can't be written. A check that fails panics.
-    pub fn replay(&self, cuts: usize, seed: u64, mut check: impl FnMut(&Cut<'_>)) -> Result<(), Error> {
+    pub fn replay(&self, cuts: usize, seed: u64, check: impl FnMut(&Cut<'_>)) -> Result<(), Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let points = self.cut_points(cuts, &mut rng);
+        self.cut_at(points, seed, rng, check)
+    }
+
+    /// The same with a share of the cuts for each stage of what was recorded, a twentieth at least. `stage` names the stage of a cut by the
+    /// acknowledgements before it. Returns the number of cuts at each stage that the log has.
+    ///
+    /// # Errors
+    /// As [`Log::replay`].
+    pub fn replay_stages(
+        &self,
+        cuts: usize,
+        seed: u64,
+        stage: impl Fn(&[&str]) -> &'static str,
+        check: impl FnMut(&Cut<'_>),
+    ) -> Result<BTreeMap<&'static str, usize>, Error> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut points = self.cut_points(cuts, &mut rng);
+        let stages = self.stages(stage);
+        let share = cuts / SHARE;
+        let counts = fill_up(&mut points, &stages, share, &mut rng);
+        self.cut_at(points, seed, rng, check)?;
+        Ok(counts)
+    }
+
+    fn cut_at(
+        &self,
+        points: Vec<usize>,
+        seed: u64,
+        mut rng: ChaCha8Rng,
+        mut check: impl FnMut(&Cut<'_>),
+    ) -> Result<(), Error> {
         let mut state = State::new(self);
-        for (number, point) in self.cut_points(cuts, &mut rng).into_iter().enumerate() {
+        let cuts = points.len();
+        for (number, point) in points.into_iter().enumerate() {
             state.advance(point)?;
             let manner = Manner::draw(&mut rng);
             let image = image_folder()?;
@@ -122,6 +157,20 @@ impl Log {
         points
     }
 
+    /// All cuts that are possible, by the stage that they are at.
+    fn stages(&self, stage: impl Fn(&[&str]) -> &'static str) -> Vec<(RangeInclusive<usize>, &'static str)> {
+        let texts: Vec<&str> = self.acknowledged().collect();
+        let mut stages = Vec::new();
+        let mut begin = 0;
+        let ends = self.acknowledgements().iter().map(|(at, _)| *at).chain([self.records.len()]);
+        for (acknowledged, end) in ends.enumerate() {
+            let before = texts.get(..acknowledged).unwrap_or_default();
+            stages.push((begin..=end, stage(before)));
+            begin = end + 1;
+        }
+        stages
+    }
+
     fn renames(&self) -> Vec<usize> {
         let records = self.records.iter().enumerate();
         let renames = records.filter(|(_, record)| matches!(record, Record::Rename { .. }));
@@ -132,4 +181,35 @@ impl Log {
         let acknowledgements = self.acknowledgements().iter();
         acknowledgements.take_while(|(at, _)| *at < point).map(|(_, text)| text.as_str()).collect()
     }
+}
+
+/// Moves cuts, from the stages that have most, to those that have less than their share. Returns the number of cuts at each stage.
+fn fill_up(
+    points: &mut Vec<usize>,
+    stages: &[(RangeInclusive<usize>, &'static str)],
+    share: usize,
+    rng: &mut ChaCha8Rng,
+) -> BTreeMap<&'static str, usize> {
+    let mut of_stage: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
+    for (_, stage) in stages {
+        of_stage.entry(stage).or_default();
+    }
+    for point in points.drain(..) {
+        let found = stages.partition_point(|(range, _)| *range.end() < point);
+        if let Some((_, stage)) = stages.get(found) {
+            of_stage.entry(stage).or_default().push(point);
+        }
+    }
+    while let Some((short, _)) = of_stage.iter().find(|(_, cuts)| cuts.len() < share) {
+        let short = *short;
+        let longest = of_stage.values_mut().max_by_key(|cuts| cuts.len());
+        let Some(longest) = longest.filter(|cuts| cuts.len() > share) else { break };
+        longest.swap_remove(rng.random_range(0..longest.len()));
+        let ranges: Vec<_> = stages.iter().filter(|(_, stage)| *stage == short).collect();
+        let Some((range, _)) = ranges.choose(rng) else { break };
+        of_stage.entry(short).or_default().push(rng.random_range(range.clone()));
+    }
+    points.extend(of_stage.values().flatten());
+    points.sort_unstable();
+    of_stage.into_iter().map(|(stage, cuts)| (stage, cuts.len())).collect()
 }

@@ -346,6 +346,35 @@ fn every_rename_is_cut_around() {
 }
 
 #[test]
+fn every_stage_has_its_share_of_the_cuts() {
+    if let Some(child) = child().unwrap() {
+        let file = File::create(child.folder().join("file")).unwrap();
+        for byte in 0..400 {
+            file.write_all_at(&[1], byte).unwrap();
+            if byte == 200 {
+                child.acknowledge("rare").unwrap();
+            } else if byte == 201 || byte % 20 == 0 {
+                child.acknowledge("often").unwrap();
+            }
+        }
+        return;
+    }
+    let stage = |acknowledged: &[&str]| match acknowledged.last() {
+        Some(&"rare") => "rare",
+        Some(_) => "often",
+        None => "first",
+    };
+    let log = record("every_stage_has_its_share_of_the_cuts").unwrap();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let counted = log.replay_stages(60, 3, stage, |cut| {
+        *seen.entry(stage(cut.acknowledged())).or_default() += 1;
+    });
+    assert_eq!(counted.unwrap(), seen);
+    assert_eq!(seen.values().sum::<usize>(), 60);
+    assert!(seen.len() == 3 && seen.values().all(|cuts| *cuts >= 3), "{seen:?}");
+}
+
+#[test]
 fn what_cannot_be_recorded_is_an_error() {
     if let Some(child) = child().unwrap() {
         std::os::unix::fs::symlink("here", child.folder().join("there")).unwrap();

@@ -255,6 +255,21 @@ async fn run(child: Arc<Child>) {
     Arc::into_inner(server).expect("all clients have ended").close().await;
 }
 
+/// What a cut can interrupt.
+const STAGES: [&str; 4] = ["acknowledging", "forwarding", "preparing", "submission"];
+
+/// Which work a cut has interrupted, by the event before it. Others go on at the same time.
+fn stage(acknowledged: &[&str]) -> &'static str {
+    let Some((what, mail)) = acknowledged.last().and_then(|event| event.split_once(' ')) else {
+        return "preparing";
+    };
+    match what {
+        "sending" if is_of_user(mail.parse().unwrap()) => "submission",
+        "sending" => "forwarding",
+        _ => "acknowledging",
+    }
+}
+
 async fn verify(folder: &Path, acknowledged: &[&str]) {
     let server = Server::open(folder).await;
     let numbers = |what: &str| -> Vec<u32> {
@@ -292,9 +307,12 @@ fn sm13_what_was_acknowledged_is_in_the_queue_after_power_cuts() {
     if let Some(child) = child().unwrap() {
         return runtime.block_on(run(Arc::new(child)));
     }
-    let log = record(TEST).unwrap();
-    log.replay(cuts(40), 10, |cut| {
+    let cuts = cuts(40);
+    let stages = record(TEST).unwrap().replay_stages(cuts, 10, stage, |cut| {
         runtime.block_on(verify(cut.folder(), cut.acknowledged()));
-    })
-    .unwrap();
+    });
+    let stages = stages.unwrap();
+    println!("cuts by stage: {stages:?}");
+    assert_eq!(stages.keys().copied().collect::<Vec<_>>(), STAGES);
+    assert!(stages.values().all(|count| *count >= cuts / 20), "{stages:?}");
 }

@@ -48,6 +48,32 @@ fn files(folder: &Path) -> Vec<String> {
     disk::walk(folder).unwrap().files.into_iter().map(|(path, _)| path).collect()
 }
 
+#[test]
+fn a_missing_key_of_secrets_is_noted_with_where_it_may_be() {
+    let guard = tempfile::tempdir().unwrap();
+    let (data, backup) = (guard.path().join("data"), backup(guard.path(), &["blobs/OWNER"]));
+    let layout = || testing::layout(&data, ["", "", ""], None).with_secrets(&data.join("secrets.key"));
+    let restore_now = |is_forced| {
+        let now = Timestamp::from_seconds(1_554_076_800);
+        let options = RestoreOptions { is_forced, keep_node_key: false };
+        restore(&layout(), &backup, options, now, &mut |_, _| {}).unwrap()
+    };
+    assert_eq!(restore_now(false).notes, [""; 0], "the server that was backed up had none");
+    let manifest = Manifest { secrets_left_out: true, ..Manifest::read(&backup).unwrap() };
+    manifest.write(&backup).unwrap();
+    fs::remove_dir_all(&data).unwrap();
+    let notes = restore_now(false).notes;
+    assert!(notes.len() == 1 && notes[0].contains("put your copy of it there, with mode 0600"), "{notes:?}");
+    // One that is there stays, and is not in the way of a restore without force.
+    fs::remove_dir_all(&data).unwrap();
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("secrets.key"), "a key").unwrap();
+    let restored = restore_now(false);
+    assert_eq!((&restored.notes[..], &restored.aside[..]), (&[][..], &[][..]));
+    assert!(restore_now(true).notes.is_empty());
+    assert_eq!(fs::read_to_string(data.join("secrets.key")).unwrap(), "a key");
+}
+
 /// An archive on a disk of its own: the folder can neither be moved aside nor be replaced.
 #[test]
 fn a_place_that_is_a_disk_is_filled_from_within() {

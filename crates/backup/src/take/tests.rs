@@ -111,6 +111,32 @@ fn entries(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn a_key_of_secrets_is_left_out_and_noted() {
+    let guard = tempfile::tempdir().unwrap();
+    let file = guard.path().join("secrets.key");
+    let take_one = async |target: &Path| {
+        let layout =
+            Layout::new(guard.path()).with_secrets(&file).with_store(role(Role::Blobs, Does::Writes("abc")));
+        let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800)));
+        let (_, events) =
+            taken(Arc::new(Sources::new(layout, String::new(), clock, Removing::default())), target).await;
+        let notes = events.into_iter().filter_map(|event| match event {
+            Event::Note { text } => Some(text),
+            _ => None,
+        });
+        (notes.collect::<Vec<_>>(), Manifest::read(target).unwrap())
+    };
+    let outside = tempfile::tempdir().unwrap();
+    let (notes, manifest) = take_one(&outside.path().join("before")).await;
+    assert!(notes.is_empty() && !manifest.secrets_left_out, "{notes:?}");
+    fs::write(&file, "a key").unwrap();
+    let (notes, manifest) = take_one(&outside.path().join("after")).await;
+    assert!(notes.len() == 1 && notes[0].contains(&file.display().to_string()), "{notes:?}");
+    assert!(manifest.secrets_left_out);
+    assert!(manifest.files.iter().all(|file| !file.path.contains("secrets")), "{manifest:?}");
+}
+
+#[tokio::test]
 async fn a_backup_says_what_it_is() {
     let (guard, target) = target();
     let roles = vec![role(Role::Blobs, Does::Writes("abc")), role(Role::Archive, Does::IsElsewhere)];

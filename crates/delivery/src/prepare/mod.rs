@@ -65,22 +65,28 @@ impl BlobPreparing {
     pub fn new(blobs: Arc<dyn Blobs>) -> Self {
         Self { blobs }
     }
+}
 
-    /// Bytes of a blob, about so many. The range may end behind the end of the blob.
-    async fn read(&self, id: BlobId, range: Range<u64>, size: u64) -> Result<Bytes, Error> {
-        let mut source = self.blobs.read(id, range).await?;
-        let mut bytes = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).min(1 << 20));
-        while let Some(chunk) = source.next().await? {
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(bytes.freeze())
+/// Bytes of a blob, about so many. The range may end behind the end of the blob.
+async fn read(blobs: &dyn Blobs, id: BlobId, range: Range<u64>, size: u64) -> Result<Bytes, Error> {
+    let mut source = blobs.read(id, range).await?;
+    let mut bytes = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).min(1 << 20));
+    while let Some(chunk) = source.next().await? {
+        bytes.extend_from_slice(&chunk);
     }
+    Ok(bytes.freeze())
+}
+
+/// The Message-ID of a stored message, without brackets; `None` when it has none or can't be read now.
+pub(crate) async fn message_id(blobs: &dyn Blobs, id: BlobId) -> Option<String> {
+    let begin = read(blobs, id, 0..HEADER_BYTES_MAX, HEADER_BYTES_MAX).await.ok()?;
+    queue::message_id(&begin)
 }
 
 #[async_trait]
 impl Preparing for BlobPreparing {
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
-        let stored = match self.read(message.blob, 0..u64::MAX, message.size).await {
+        let stored = match read(&*self.blobs, message.blob, 0..u64::MAX, message.size).await {
             Ok(stored) => stored,
             Err(error) => {
                 let is_broken = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt);
@@ -118,8 +124,7 @@ impl Preparing for BlobPreparing {
     }
 
     async fn message_id(&self, message: &QueuedMessage) -> Option<String> {
-        let begin = self.read(message.blob, 0..HEADER_BYTES_MAX, HEADER_BYTES_MAX).await.ok()?;
-        queue::message_id(&begin)
+        message_id(&*self.blobs, message.blob).await
     }
 }
 

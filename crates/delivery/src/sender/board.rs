@@ -72,6 +72,8 @@ enum Class {
     New,
     /// It is or was slow: its workers have places of their own.
     Slow,
+    /// Its worker has no connection any more and notes outcomes: it takes no place.
+    Noting,
 }
 
 struct Worker {
@@ -101,6 +103,9 @@ pub(super) struct Board {
     last_worker: u64,
     new: usize,
     slow: usize,
+    noting: usize,
+    /// The domains of which the queue has more.
+    with_more: BTreeSet<Arc<str>>,
     /// Accounts with recipients that were let go without an outcome: they are read again.
     again: BTreeSet<QueueAccount>,
 }
@@ -132,6 +137,8 @@ impl Board {
             last_worker: 0,
             new: 0,
             slow: 0,
+            noting: 0,
+            with_more: BTreeSet::new(),
             again: BTreeSet::new(),
         }
     }
@@ -150,6 +157,7 @@ impl Board {
         let domain = self.domains.entry(name.clone()).or_default();
         if domain.waiting.len() >= max {
             domain.more.insert(account);
+            self.with_more.insert(name);
             return true;
         }
         domain.waiting.push_back(item.id);
@@ -204,7 +212,7 @@ impl Board {
 
     /// The next domain that waits and for which there is a place.
     fn pop(&mut self) -> Option<(Arc<str>, Class)> {
-        let has_place = self.workers.len() - self.slow < self.connections_max;
+        let has_place = self.connected() < self.connections_max;
         // Both those that answer and new ones have a quarter of the places for themselves.
         let quarter = self.connections_max.div_ceil(4);
         if has_place && self.new < quarter && !self.ready_new.is_empty() {
@@ -222,11 +230,17 @@ impl Board {
         None
     }
 
+    /// Workers that have the places of domains that are not slow.
+    fn connected(&self) -> usize {
+        self.workers.len() - self.slow - self.noting
+    }
+
     fn count(&mut self, class: Class, change: isize) {
         match class {
             Class::Good => {}
             Class::New => self.new = self.new.saturating_add_signed(change),
             Class::Slow => self.slow = self.slow.saturating_add_signed(change),
+            Class::Noting => self.noting = self.noting.saturating_add_signed(change),
         }
     }
 
@@ -254,6 +268,25 @@ impl Board {
                 self.again.extend(QueueAccount::of_account(id.account));
             }
         }
+    }
+
+    /// Whether a worker may give up its place before the last outcomes are noted: its domain has nothing more, others have no place, and not
+    /// too many note already.
+    pub(super) fn may_leave(&self, name: &str) -> bool {
+        let has_more = self.domains.get(name).is_some_and(|domain| !domain.waiting.is_empty());
+        let is_full = self.connected() >= self.connections_max;
+        let new_max = self.connections_max - self.connections_max.div_ceil(4);
+        let is_short = (is_full && !self.ready.is_empty())
+            || ((is_full || self.new >= new_max) && !self.ready_new.is_empty());
+        !has_more && is_short && self.noting < self.connections_max
+    }
+
+    /// A worker has no connection any more and only notes outcomes: another domain may have its place. It still counts for its own domain.
+    pub(super) fn left(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut worker.class, Class::Noting);
+        self.count(before, -1);
+        self.count(Class::Noting, 1);
     }
 
     /// A worker has ended.
@@ -322,7 +355,7 @@ impl Board {
         let mut moved = Vec::new();
         for (id, worker) in &self.workers {
             let is_stuck = now.saturating_duration_since(worker.progress) >= self.slow_after;
-            if !is_stuck {
+            if !is_stuck || worker.class == Class::Noting {
                 continue;
             }
             if let Some(domain) = self.domains.get_mut(&worker.domain) {
@@ -355,16 +388,17 @@ impl Board {
             return Vec::new();
         }
         let mut refills = Vec::new();
-        for (name, domain) in &mut self.domains {
-            if refills.len() >= max {
-                break;
-            }
-            if domain.waiting.len() < WAITING_PER_DOMAIN_MAX / 4
+        let (domains, with_more) = (&mut self.domains, &mut self.with_more);
+        with_more.retain(|name| {
+            let Some(domain) = domains.get_mut(name) else { return false };
+            if refills.len() < max
+                && domain.waiting.len() < WAITING_PER_DOMAIN_MAX / 4
                 && let Some(account) = domain.more.pop_first()
             {
                 refills.push((name.clone(), account));
             }
-        }
+            !domain.more.is_empty()
+        });
         refills
     }
 
@@ -374,6 +408,6 @@ impl Board {
     }
 
     pub(super) fn size(&self) -> Size {
-        Size { domains: self.domains.len(), workers: self.workers.len() - self.slow, slow_workers: self.slow }
+        Size { domains: self.domains.len(), workers: self.connected(), slow_workers: self.slow }
     }
 }

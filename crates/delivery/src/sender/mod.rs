@@ -88,8 +88,10 @@ struct Progress {
     low: u64,
     /// Where a walk that was not finished goes on, and until which time it goes.
     unfinished: Option<(Cursor, u64)>,
-    /// When the next recipient becomes due.
+    /// When the next recipient becomes due, as far as it is known.
     next_due: Option<u64>,
+    /// Until when what is due was read since the next one was looked up.
+    read_until: Option<u64>,
     is_changed: bool,
     /// Whether something was read for which there was no room.
     has_missed: bool,
@@ -212,6 +214,7 @@ impl Round {
         if self.last_tick.is_none_or(|last| now - last >= TICK) {
             self.last_tick = Some(now);
             self.tick(now);
+            self.look_ahead().await?;
         }
         let time = self.shared.parts.queue.now();
         for account in QueueAccount::all() {
@@ -265,6 +268,20 @@ impl Round {
         self.sweep = (self.sweep + 1) % self.accounts.len();
     }
 
+    /// Looks up when the next recipients become due, of the accounts that were read since the last time. Times are seconds, so that a look at each tick
+    /// is often enough, and not one after each commit.
+    async fn look_ahead(&mut self) -> Result<(), Error> {
+        let queue = self.shared.parts.queue.clone();
+        for account in QueueAccount::all() {
+            let Some(progress) = self.accounts.get_mut(account.number()) else { continue };
+            if let Some(until) = progress.read_until {
+                progress.next_due = queue.next_due(account, Some(until)).await?;
+                progress.read_until = None;
+            }
+        }
+        Ok(())
+    }
+
     fn read_anew(&mut self, number: usize) {
         if let Some(progress) = self.accounts.get_mut(number).filter(|progress| progress.unfinished.is_none())
         {
@@ -307,7 +324,8 @@ impl Round {
             Some(cursor) => progress.unfinished = Some((cursor, until)),
             None => {
                 progress.low = until.saturating_sub(SLACK_SECONDS);
-                progress.next_due = queue.next_due(account, Some(until)).await?;
+                progress.read_until = Some(until);
+                progress.next_due = progress.next_due.filter(|due| *due > until);
             }
         }
         Ok(())

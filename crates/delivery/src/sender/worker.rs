@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::future::{join, try_join};
 use parking_lot::Mutex;
 use restante_core::Error;
 use restante_mail::queue::{Claimed, Ending, Lease, Outcome, QueuedId, Reply};
@@ -29,6 +30,8 @@ pub(super) struct Worker {
     /// The domain as the index names it.
     domain: Arc<str>,
     connection: Option<Box<dyn Connection>>,
+    /// Whether it has given up its place, and ends when the last outcomes are noted.
+    has_left: bool,
 }
 
 /// Recipients that a worker took. Whatever becomes of the worker, they are let go.
@@ -53,7 +56,7 @@ impl Drop for Worker {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, start: Start) -> Self {
-        Self { shared, id: start.worker, domain: start.domain, connection: None }
+        Self { shared, id: start.worker, domain: start.domain, connection: None, has_left: false }
     }
 
     /// Works until its domain has nothing more, or until others have waited long enough.
@@ -61,7 +64,7 @@ impl Worker {
         let shared = self.shared.clone();
         let max = shared.config.recipients_per_transaction_max.get();
         let mut transactions = 0;
-        while !self.is_stopping() {
+        while !self.has_left && !self.is_stopping() {
             let ids = shared.board.lock().take(&self.domain, max);
             if ids.is_empty() {
                 break;
@@ -98,22 +101,26 @@ impl Worker {
     async fn try_recipients(&mut self, ids: &[QueuedId], transactions: &mut u32) -> Result<(), Error> {
         let shared = self.shared.clone();
         let Some(domain) = name(&shared, &self.domain, ids).await? else { return Ok(()) };
-        let via = self.connect(&domain).await;
-        let queue = &shared.parts.queue;
-        let lease_until = queue.now().saturating_add(shared.config.lease_seconds.get());
-        let claimed = queue.claim(ids, lease_until).await?;
-        shared
-            .parts
-            .metrics
-            .leases_expired
-            .inc_by(claimed.iter().filter(|claim| claim.is_lease_lost).count() as u64);
-        let leases = Mutex::new(claimed.iter().map(|claim| claim.lease).collect());
-        let work = self.try_messages(claimed, via, &domain, &leases, transactions);
+        let leases = Mutex::default();
+        let work = async {
+            // The connection is made while the claim is committed.
+            let connecting = async { Ok(self.connect(&domain).await) };
+            let (claimed, via) = try_join(claim(&shared, ids, &leases), connecting).await?;
+            self.try_messages(claimed, via, &domain, &leases, transactions).await
+        };
         tokio::select! {
             biased;
             result = work => result,
             () = renew(&shared, &leases) => Ok(()),
         }
+    }
+
+    /// Closes the connection, and lets another domain have the place. A commit takes longer than a message to a server near by.
+    async fn leave(&mut self) {
+        self.close().await;
+        self.has_left = true;
+        self.shared.board.lock().left(self.id);
+        self.shared.freed.notify_one();
     }
 
     /// How a domain is reached now, with a connection if it takes one.
@@ -176,7 +183,8 @@ impl Worker {
         transactions: &mut u32,
     ) -> Result<(), Error> {
         let shared = self.shared.clone();
-        for recipients in by_message(claimed) {
+        let mut messages = by_message(claimed).into_iter();
+        while let Some(recipients) = messages.next() {
             if self.is_stopping() {
                 via = Via::NotNow { why: "the server stops".to_owned(), seconds: 0 };
             }
@@ -189,7 +197,12 @@ impl Worker {
             let attempt = Attempt { shared: &shared, recipients: &recipients };
             let outcomes = attempt.make(&via, connection).await;
             self.progressed();
-            note(&shared, &outcomes).await?;
+            let noting = note(&shared, &outcomes);
+            if messages.len() == 0 && shared.board.lock().may_leave(&self.domain) {
+                join(noting, self.leave()).await.0?;
+            } else {
+                noting.await?;
+            }
             let ended = |lease: &Lease| recipients.iter().any(|claim| claim.lease == *lease);
             leases.lock().retain(|lease| !ended(lease));
         }
@@ -204,6 +217,17 @@ async fn name(shared: &Shared, domain: &str, ids: &[QueuedId]) -> Result<Option<
     }
     let Some(first) = ids.first() else { return Ok(None) };
     Ok(shared.parts.queue.get(*first).await?.map(|recipient| recipient.domain))
+}
+
+/// Claims recipients, whose leases are extended from now on.
+async fn claim(shared: &Shared, ids: &[QueuedId], leases: &Mutex<Vec<Lease>>) -> Result<Vec<Claimed>, Error> {
+    let queue = &shared.parts.queue;
+    let lease_until = queue.now().saturating_add(shared.config.lease_seconds.get());
+    let claimed = queue.claim(ids, lease_until).await?;
+    let lost = claimed.iter().filter(|claim| claim.is_lease_lost).count();
+    shared.parts.metrics.leases_expired.inc_by(lost as u64);
+    *leases.lock() = claimed.iter().map(|claim| claim.lease).collect();
+    Ok(claimed)
 }
 
 /// Extends leases until it is dropped.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 mod notes;
+mod rate;
 mod world;
 
 use std::sync::atomic::Ordering::SeqCst;

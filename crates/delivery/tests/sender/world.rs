@@ -18,7 +18,7 @@ use restante_core::{BlobId, Clock, Error, Timestamp};
 use restante_delivery::{
     Attempted, Connection, DeliveryConfig, Local, NotedOutcome, NoticeAbout, Notices, OutcomeLog, Outgoing,
     PrepareError, Preparing, Recipient, RecipientOutcome, Remote, Sender, SenderHealth, SenderMetrics,
-    SenderParts, Submissions,
+    SenderParts, Submissions, SubmittedMessage,
 };
 use restante_mail::queue::{
     NewMessage, NewRecipient, Notify, Queue, QueuedId, QueuedMessage, Reply, Source, SourceKind, Transmission,
@@ -99,6 +99,9 @@ pub(crate) struct Log {
     /// The most connections of each domain that were open at once.
     pub(crate) open_max: Mutex<BTreeMap<String, usize>>,
     connections: AtomicUsize,
+    open_at_once: AtomicUsize,
+    /// The most connections that were open at once.
+    pub(crate) open_at_once_max: AtomicUsize,
     pub(crate) is_blob_store_full: AtomicBool,
 }
 
@@ -109,7 +112,7 @@ pub(crate) struct World {
     begun: Instant,
     config: DeliveryConfig,
     blobs: Arc<dyn Blobs>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// A sender that runs.
@@ -250,6 +253,7 @@ struct DoubleConnection {
 impl Drop for DoubleConnection {
     fn drop(&mut self) {
         *self.log.open_now.lock().get_mut(&self.domain).unwrap() -= 1;
+        self.log.open_at_once.fetch_sub(1, SeqCst);
     }
 }
 
@@ -271,6 +275,8 @@ impl Remote for Double {
             *most = (*most).max(*now);
         }
         let number = self.log.connections.fetch_add(1, SeqCst);
+        let open = self.log.open_at_once.fetch_add(1, SeqCst) + 1;
+        self.log.open_at_once_max.fetch_max(open, SeqCst);
         let (log, begun, domain) = (self.log.clone(), self.begun, domain.to_owned());
         Ok(Box::new(DoubleConnection { log, begun, domain, number, behavior, messages: 0 }))
     }
@@ -368,6 +374,8 @@ impl Preparing for Double {
 }
 
 impl OutcomeLog for Double {
+    fn submitted(&self, _submitted: SubmittedMessage<'_>) {} // by a follower, not by a sender
+
     fn note(&self, noted: NotedOutcome<'_>) {
         let (id, place) = (noted.message_id.unwrap_or("-"), if noted.is_local { "here" } else { "away" });
         let outcome = match noted.outcome {

@@ -1,6 +1,6 @@
 //! Claiming what is due, and noting what became of it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use restante_core::{Error, Kind};
@@ -11,6 +11,7 @@ use super::{
     NewMessage, QueuedId, QueuedRecipient, QueuedState, Reply,
     add::create,
     edit::{Edit, Editor, Reader},
+    joint::Request,
     stored::{Stored, StoredAttempt, number, set, state_number, view},
 };
 use crate::schema::queued;
@@ -85,21 +86,63 @@ pub struct Outcome {
     pub notice: Option<NewMessage>,
 }
 
-/// Claims those of some records that are due.
-struct Claim<'a> {
-    ids: &'a [QueuedId],
+/// A request to claim recipients of one account.
+#[derive(Clone)]
+pub(super) struct ClaimRequest {
+    ids: Arc<[QueuedId]>,
     lease_until: u64,
 }
 
 #[async_trait]
-impl Edit for Claim<'_> {
+impl Request for ClaimRequest {
+    type Answer = Vec<Claimed>;
+
+    fn records(&self) -> Vec<RecordId> {
+        self.ids.iter().map(|id| id.record).collect()
+    }
+
+    async fn commit(
+        editor: &Editor,
+        account: AccountId,
+        requests: &[Self],
+    ) -> Result<Vec<Vec<Claimed>>, Error> {
+        let mut claim = Claim { leases: BTreeMap::new() };
+        let mut request_of: BTreeMap<RecordId, usize> = BTreeMap::new();
+        for (number, request) in requests.iter().enumerate() {
+            for id in request.ids.iter() {
+                claim.leases.insert(id.record, request.lease_until);
+                request_of.insert(id.record, number);
+            }
+        }
+        let mut answers = vec![Vec::new(); requests.len()];
+        let (recipients, committed) = editor.edit_in_turn(account, &claim).await?;
+        let Some(committed) = committed else { return Ok(answers) };
+        for (recipient, is_lease_lost) in recipients {
+            let lease = Lease { id: recipient.id, claimed: committed.revision };
+            let number = request_of.get(&recipient.id.record);
+            if let Some(claimed) = number.and_then(|number| answers.get_mut(*number)) {
+                claimed.push(Claimed { lease, recipient, is_lease_lost });
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Claims those of some records that are due.
+struct Claim {
+    /// Until when, of each.
+    leases: BTreeMap<RecordId, u64>,
+}
+
+#[async_trait]
+impl Edit for Claim {
     type Plan = Vec<(QueuedRecipient, bool)>;
 
     async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Self::Plan), Error> {
-        let ids: BTreeSet<RecordId> = self.ids.iter().map(|id| id.record).collect();
-        let ids = ids.into_iter().collect();
+        let ids = self.leases.keys().copied().collect();
         let (mut changes, mut claimed) = (Vec::new(), Vec::new());
         for record in reader.read(ids).await? {
+            let Some(lease_until) = self.leases.get(&record.id).copied() else { continue };
             let is_due = number(&record.properties, queued::DUE).is_some_and(|due| due <= reader.now);
             let is_tried = number(&record.properties, queued::STATE) == Some(state_number(QueuedState::Due));
             if !is_due || !is_tried {
@@ -122,9 +165,9 @@ impl Edit for Claim<'_> {
             }
             recipient.attempts = recipient.attempts.saturating_add(1);
             recipient.is_leased = true;
-            recipient.due = self.lease_until;
+            recipient.due = lease_until;
             let mut properties = record.properties;
-            set(&mut properties, queued::DUE, Some(Value::Number(self.lease_until)));
+            set(&mut properties, queued::DUE, Some(Value::Number(lease_until)));
             set(&mut properties, queued::ATTEMPTS, Some(Value::Number(recipient.attempts.into())));
             set(&mut properties, queued::LEASE, Some(Value::Revision));
             set(&mut properties, queued::LOST_LEASES, (lost > 0).then_some(Value::Number(lost)));
@@ -190,43 +233,76 @@ fn is_leased(record: &Record, lease: &Lease) -> bool {
     record.id == lease.id.record && number(&record.properties, queued::LEASE) == Some(lease.claimed.0)
 }
 
+/// A request to note outcomes of one account.
+#[derive(Clone)]
+pub(super) struct EndRequest(Arc<[Outcome]>);
+
+#[async_trait]
+impl Request for EndRequest {
+    /// How many endings were noted.
+    type Answer = usize;
+
+    fn records(&self) -> Vec<RecordId> {
+        let endings = self.0.iter().flat_map(|outcome| &outcome.endings);
+        endings.map(|(lease, _)| lease.id.record).collect()
+    }
+
+    async fn commit(editor: &Editor, account: AccountId, requests: &[Self]) -> Result<Vec<usize>, Error> {
+        let (noted, _) = editor.edit_in_turn(account, &End { requests }).await?;
+        Ok(noted)
+    }
+}
+
 /// Notes outcomes.
 struct End<'a> {
-    outcomes: &'a [Outcome],
+    requests: &'a [EndRequest],
 }
 
 #[async_trait]
 impl Edit for End<'_> {
-    /// How many endings were noted.
-    type Plan = usize;
+    /// How many endings of each request were noted.
+    type Plan = Vec<usize>;
 
-    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, usize), Error> {
-        let endings = self.outcomes.iter().flat_map(|outcome| &outcome.endings);
-        let ids = endings.map(|(lease, _)| lease.id.record).collect();
-        let records = reader.read(ids).await?;
-        let (mut changes, mut noted) = (Vec::new(), 0);
-        for outcome in self.outcomes {
-            let before = noted;
-            for (lease, ending) in &outcome.endings {
-                let Some(record) = records.iter().find(|record| record.id == lease.id.record) else {
-                    continue;
-                };
-                if !is_leased(record, lease) && *ending != Ending::Delivered {
-                    continue; // somebody else tries it now
-                }
-                if let Some(change) = ended(record, ending, reader.now)? {
-                    changes.push(change);
-                    noted += 1;
-                }
-            }
-            if let Some(notice) = outcome.notice.as_ref().filter(|_| noted > before) {
-                for recipient in &notice.recipients {
-                    changes.push(create(notice, recipient, reader.now)?);
-                }
-            }
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<usize>), Error> {
+        let records = reader.read(self.requests.iter().flat_map(Request::records).collect()).await?;
+        let records: BTreeMap<RecordId, Record> =
+            records.into_iter().map(|record| (record.id, record)).collect();
+        let mut changes = Vec::new();
+        let mut noted = Vec::with_capacity(self.requests.len());
+        for EndRequest(outcomes) in self.requests {
+            noted.push(note(outcomes, &records, reader.now, &mut changes)?);
         }
         Ok((changes, noted))
     }
+}
+
+/// The changes that note some outcomes; returns how many endings they note.
+fn note(
+    outcomes: &[Outcome],
+    records: &BTreeMap<RecordId, Record>,
+    now: u64,
+    changes: &mut Vec<Change>,
+) -> Result<usize, Error> {
+    let mut noted = 0;
+    for outcome in outcomes {
+        let before = noted;
+        for (lease, ending) in &outcome.endings {
+            let Some(record) = records.get(&lease.id.record) else { continue };
+            if !is_leased(record, lease) && *ending != Ending::Delivered {
+                continue; // somebody else tries it now
+            }
+            if let Some(change) = ended(record, ending, now)? {
+                changes.push(change);
+                noted += 1;
+            }
+        }
+        if let Some(notice) = outcome.notice.as_ref().filter(|_| noted > before) {
+            for recipient in &notice.recipients {
+                changes.push(create(notice, recipient, now)?);
+            }
+        }
+    }
+    Ok(noted)
 }
 
 /// A record after an ending; `None` when it has ended already.
@@ -287,14 +363,8 @@ impl Editor {
     /// See [`super::Queue::claim`].
     pub(super) async fn claim(&self, ids: &[QueuedId], lease_until: u64) -> Result<Vec<Claimed>, Error> {
         let Some(account) = one_account(ids.iter().copied())? else { return Ok(Vec::new()) };
-        let (recipients, committed) = self.edit(account, &Claim { ids, lease_until }).await?;
-        let Some(committed) = committed else { return Ok(Vec::new()) };
-        let claimed = recipients.into_iter().map(|(recipient, is_lease_lost)| Claimed {
-            lease: Lease { id: recipient.id, claimed: committed.revision },
-            recipient,
-            is_lease_lost,
-        });
-        Ok(claimed.collect())
+        let request = ClaimRequest { ids: ids.into(), lease_until };
+        self.join(account, &self.edits(account)?.claims, request).await
     }
 
     /// See [`super::Queue::renew`].
@@ -307,7 +377,7 @@ impl Editor {
     pub(super) async fn end(&self, outcomes: &[Outcome]) -> Result<usize, Error> {
         let endings = outcomes.iter().flat_map(|outcome| &outcome.endings);
         let Some(account) = one_account(endings.map(|(lease, _)| lease.id))? else { return Ok(0) };
-        Ok(self.edit(account, &End { outcomes }).await?.0)
+        self.join(account, &self.edits(account)?.ends, EndRequest(outcomes.into())).await
     }
 }
 

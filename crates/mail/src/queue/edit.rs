@@ -8,9 +8,13 @@ use restante_core::{Clock, Error, ErrorKind};
 use restante_records::{
     AccountId, Change, Commit, Committed, Cursor, Get, Query, Record, RecordId, Records, Revision,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
-use super::account::{QUEUE_ACCOUNTS, QueueAccount, key_hash};
+use super::{
+    account::{QUEUE_ACCOUNTS, QueueAccount, key_hash},
+    claim::{ClaimRequest, EndRequest},
+    joint::Pending,
+};
 use crate::schema::queued;
 
 /// How often an edit is planned again when other servers' commits come before it.
@@ -66,13 +70,21 @@ impl Reader<'_> {
 pub(super) struct Editor {
     pub(super) records: Arc<dyn Records>,
     pub(super) clock: Arc<dyn Clock>,
-    /// One for each account: edits of this process don't conflict.
-    locks: [Mutex<()>; QUEUE_ACCOUNTS as usize],
+    accounts: [AccountEdits; QUEUE_ACCOUNTS as usize],
+}
+
+/// What is going on in an account.
+#[derive(Default)]
+pub(super) struct AccountEdits {
+    /// Edits of this process don't conflict.
+    turn: Mutex<()>,
+    pub(super) claims: Pending<ClaimRequest>,
+    pub(super) ends: Pending<EndRequest>,
 }
 
 impl Editor {
     pub(super) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
-        Self { records, clock, locks: std::array::from_fn(|_| Mutex::new(())) }
+        Self { records, clock, accounts: std::array::from_fn(|_| AccountEdits::default()) }
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -93,11 +105,37 @@ impl Editor {
         account: AccountId,
         edit: &E,
     ) -> Result<(E::Plan, Option<Committed>), Error> {
-        let place = QueueAccount::of_account(account).map(QueueAccount::number);
-        let Some(lock) = place.and_then(|place| self.locks.get(place)) else {
-            return Err(Error::invalid(format!("account {} is none of the queue", account.0)));
-        };
-        let _turn = lock.lock().await;
+        let _turn = self.turn(account).await?;
+        self.edit_in_turn(account, edit).await
+    }
+
+    /// What is going on in an account.
+    ///
+    /// # Errors
+    /// `Invalid` for one outside of the queue.
+    pub(super) fn edits(&self, account: AccountId) -> Result<&AccountEdits, Error> {
+        let number = QueueAccount::of_account(account).map(QueueAccount::number);
+        let edits = number.and_then(|number| self.accounts.get(number));
+        edits.ok_or_else(|| Error::invalid(format!("account {} is none of the queue", account.0)))
+    }
+
+    /// Waits until no other edit of this process is made in an account.
+    ///
+    /// # Errors
+    /// As [`Editor::edits`].
+    pub(super) async fn turn(&self, account: AccountId) -> Result<MutexGuard<'_, ()>, Error> {
+        Ok(self.edits(account)?.turn.lock().await)
+    }
+
+    /// Makes an edit of a caller that has the turn of the account.
+    ///
+    /// # Errors
+    /// As [`Editor::edit`].
+    pub(super) async fn edit_in_turn<E: Edit>(
+        &self,
+        account: AccountId,
+        edit: &E,
+    ) -> Result<(E::Plan, Option<Committed>), Error> {
         let mut tries = 0;
         loop {
             let state = self.state(account).await?;

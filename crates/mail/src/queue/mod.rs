@@ -10,6 +10,7 @@ mod claim;
 mod edit;
 mod gate;
 mod item;
+mod joint;
 mod list;
 mod operate;
 mod stored;

@@ -11,14 +11,14 @@ use crate::{kinds, schema::queued};
 const START: u64 = 1_700_000_000;
 const DAY: u64 = 86_400;
 
-struct Store {
-    opened: Opened,
-    clock: Arc<ManualClock>,
-    queue: Queue,
+pub(super) struct Store {
+    pub(super) opened: Opened,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) queue: Queue,
 }
 
 impl Store {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(START as i64)));
         let mut config = Config::new(EngineUrl::Memory, Schema::new(kinds()).unwrap());
         config.clock = clock.clone();
@@ -59,7 +59,7 @@ impl Store {
     }
 }
 
-fn message(n: u8, kind: SourceKind, recipients: &[&str]) -> NewMessage {
+pub(super) fn message(n: u8, kind: SourceKind, recipients: &[&str]) -> NewMessage {
     let recipients = recipients.iter().map(|address| NewRecipient {
         address: (*address).to_owned(),
         notify: Notify::default(),
@@ -83,7 +83,7 @@ fn message(n: u8, kind: SourceKind, recipients: &[&str]) -> NewMessage {
     }
 }
 
-fn postponed(due: u64) -> Ending {
+pub(super) fn postponed(due: u64) -> Ending {
     let reply = Reply::own(451, "4.3.0", "later");
     Ending::Postponed { due, reply, is_delay_reported: false }
 }

@@ -1,9 +1,11 @@
-//! The policies of domains on TLS, as MTA-STS has them (RFC 8461): announced in the DNS, fetched by HTTPS, and kept in memory.
+//! The policies of domains on TLS, as MTA-STS has them (RFC 8461): announced in the DNS, fetched by HTTPS, and kept in
+//! memory and in a file.
 
 mod fetch;
+mod file;
 mod parse;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -13,6 +15,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::{Network, RemoteConfig, TlsPolicies, TlsPolicy, trust::TrustedTls};
+use file::PolicyFile;
 use parse::{Mode, Policy};
 
 /// Domains whose policies are kept.
@@ -22,13 +25,14 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a policy that could not be fetched is not fetched again.
 const RETRY_SECONDS: i64 = 300;
 
-/// Policies by MTA-STS. They are kept for as long as they say, and lost when the server stops.
+/// Policies by MTA-STS. They are kept for as long as they say.
 pub struct StsPolicies {
     resolver: Arc<dyn Resolver>,
     network: Arc<dyn Network>,
     trust: TrustedTls,
     clock: Arc<dyn Clock>,
-    known: Mutex<HashMap<String, Known>>,
+    known: Arc<Mutex<HashMap<String, Known>>>,
+    file: Option<PolicyFile>,
 }
 
 /// What is known of a domain.
@@ -51,7 +55,17 @@ impl StsPolicies {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let trust = TrustedTls::new(&config.authorities);
-        Self { resolver, network, trust, clock, known: Mutex::default() }
+        Self { resolver, network, trust, clock, known: Arc::default(), file: None }
+    }
+
+    /// The same with those that a file in this folder has, which is written a second after a policy was fetched: who hides the record of a domain can't
+    /// have TLS switched off by waiting for a restart (RFC 8461 §10.2).
+    #[must_use]
+    pub fn with_folder(mut self, folder: &Path) -> Self {
+        let (file, known) = PolicyFile::open(folder, self.clock.now().seconds());
+        *self.known.lock() = known;
+        self.file = Some(file);
+        self
     }
 
     /// The policy of a domain that holds now: the one that was fetched last is believed until its time is over, whatever the DNS says (RFC 8461 §5.1).
@@ -88,7 +102,11 @@ impl StsPolicies {
             }
         };
         let policy = known.policy.clone().map(|(policy, _)| policy);
+        let is_new = known.retry.is_none();
         self.keep(domain, known, now);
+        if let Some(file) = self.file.as_ref().filter(|_| is_new) {
+            file.write_soon(&self.known);
+        }
         policy
     }
 

@@ -1,12 +1,15 @@
 //! The record and the file of a policy (RFC 8461 §3).
 
+use serde::{Deserialize, Serialize};
+
 /// A year: the longest time that a policy may hold.
-const MAX_AGE_SECONDS: i64 = 31_557_600;
+pub(super) const MAX_AGE_SECONDS: i64 = 31_557_600;
 /// Patterns of servers that are used.
 const HOSTS_MAX: usize = 100;
 
 /// What a domain demands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Mode {
     Enforce,
     Testing,
@@ -14,7 +17,7 @@ pub(super) enum Mode {
 }
 
 /// A policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Policy {
     pub(super) mode: Mode,
     /// Names of servers, or `*.` and a parent, in lower case.

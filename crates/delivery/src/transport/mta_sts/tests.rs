@@ -156,3 +156,72 @@ async fn out10_the_policies_that_are_kept_are_bounded() {
     assert_eq!(world.policies.known.lock().len(), DOMAINS_MAX);
     assert!(!world.policies.known.lock().contains_key("0.example"), "it ends first");
 }
+
+/// Waits until the file is written by the thread that does it: its time is not that of the test.
+async fn until_written(folder: &std::path::Path, domain: &str) {
+    let file = folder.join("mta-sts.json");
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(domain)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn out10_a_policy_holds_over_a_restart() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut world = World::new(&authority, &authority, file("enforce", 1_000));
+        world.policies = world.policies.with_folder(folder.path());
+        world
+    };
+    let first = start();
+    assert!(first.is_enforced().await);
+    until_written(folder.path(), "example.net").await;
+
+    let second = start();
+    second.resolver.set_txt("_mta-sts.example.net", Answer::NoRecords);
+    assert!(second.is_enforced().await, "somebody may hide the record");
+    second.announce("1");
+    assert!(second.is_enforced().await);
+    assert_eq!(second.requests(), 0, "it is the same policy");
+    second.pass(1_000);
+    let third = start();
+    third.resolver.set_txt("_mta-sts.example.net", Answer::NoRecords);
+    third.pass(1_000);
+    assert!(!third.is_enforced().await, "its time is over");
+}
+
+#[tokio::test]
+async fn out10_a_file_of_policies_that_is_damaged_or_from_another_time_is_none() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let far = START + 40_000_000;
+    let policy = |until: i64| {
+        format!(
+            r#"{{"domain":"example.net","id":"1","mode":"enforce","hosts":["mx.example.net"],"max_age_seconds":9,"until":{until}}}"#
+        )
+    };
+    let whole = |format: u32, until: i64| format!(r#"{{"format":{format},"policies":[{}]}}"#, policy(until));
+    for (text, is_held) in [
+        (whole(1, START + 1), true),
+        (whole(1, START), false),
+        (whole(1, far), false),
+        (whole(2, START + 1), false),
+        (whole(1, START + 1)[..40].to_owned(), false),
+        (" ".repeat(9 << 20), false),
+        (String::new(), false),
+    ] {
+        std::fs::write(folder.path().join("mta-sts.json"), &text).unwrap();
+        let mut world = World::new(&authority, &authority, file("none", 1_000));
+        world.policies = world.policies.with_folder(folder.path());
+        world.resolver.set_txt("_mta-sts.example.net", Answer::NoRecords);
+        assert_eq!(world.is_enforced().await, is_held, "{}", &text[..text.len().min(60)]);
+    }
+    // The file is replaced by what is fetched.
+    let mut world = World::new(&authority, &authority, file("enforce", 1_000));
+    world.policies = world.policies.with_folder(folder.path());
+    assert!(world.is_enforced().await);
+    until_written(folder.path(), "mx.example.net").await;
+    let names = std::fs::read_dir(folder.path()).unwrap().count();
+    assert!(names <= 2, "the file, and the next one while it is written");
+}

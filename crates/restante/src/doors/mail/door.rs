@@ -161,6 +161,7 @@ impl DoorSpec for MailSpec {
         layout
             .with_store(Store::records(&config.records_url(), None))
             .with_store(Store::blobs(&config.blobs_url(), None))
+            .with_secrets(&config.server.data_dir.join(commands::directory::dkim::KEY_FILE))
     }
 
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use restante_core::{Clock, Error};
 use restante_delivery::{
     Attempted, BlobPreparing, FollowerMetrics, LearningFollower, Local, MailSubmissions, NotedOutcome,
     NoticeKind, OutcomeLog, Outgoing, Recipient, RecipientOutcome, ReportNotices, Sender, SenderHealth,
-    SenderMetrics, SenderParts, SubmissionFollower, VacationFollower,
+    SenderMetrics, SenderParts, SubmissionFollower, SubmittedMessage, VacationFollower,
     dkim::DomainSigner,
     route::OwnHost,
     srs::Srs,
@@ -138,6 +138,7 @@ impl Sending {
             journal: journal.clone(),
         };
         let outcomes = journal.map(|journal| JournalOutcomes { journal, clock: clock.clone() });
+        let outcomes = outcomes.map(|outcomes| Arc::new(outcomes) as Arc<dyn OutcomeLog>);
         let parts = SenderParts {
             queue: queue.clone(),
             blobs: mail.blobs().clone(),
@@ -146,11 +147,12 @@ impl Sending {
             submissions: Arc::new(MailSubmissions::new(mail.clone())),
             preparing: Arc::new(BlobPreparing::new(mail.blobs().clone())),
             notices: Arc::new(ReportNotices::new(&config.smtp.hostname)),
-            outcomes: outcomes.map(|outcomes| Arc::new(outcomes) as Arc<dyn OutcomeLog>),
+            outcomes: outcomes.clone(),
             metrics: metrics.sender.clone(),
         };
         let sender = Sender::new(parts, config.delivery.clone());
-        let submissions = SubmissionFollower::new(mail.clone(), queue.clone(), metrics.followers.clone());
+        let submissions =
+            SubmissionFollower::new(mail.clone(), queue.clone(), outcomes, metrics.followers.clone());
         let named = Settings { gather: SUBMISSIONS_GATHERED, ..Settings::new(SubmissionFollower::NAME) };
         let submissions = Follower::new(named, records, submissions, clock.clone(), follow)?;
         let vacations =
@@ -230,7 +232,10 @@ fn remote(
     let resolver: Arc<dyn Resolver> = Arc::new(resolver);
     let network = Arc::new(TcpNetwork);
     let policies: Arc<dyn TlsPolicies> = match settings.mta_sts {
-        true => Arc::new(StsPolicies::new(settings, resolver.clone(), network.clone(), clock)),
+        true => {
+            let policies = StsPolicies::new(settings, resolver.clone(), network.clone(), clock);
+            Arc::new(policies.with_folder(&config.server.data_dir))
+        }
         false => Arc::new(NoPolicies),
     };
     let keys = commands::directory::dkim_keys(&stores.records, config, directory.clone());
@@ -310,11 +315,7 @@ impl OutcomeLog for JournalOutcomes {
             RecipientOutcome::Reported { .. } => (None, Outcome::Reported),
         };
         let note = match (reply, noted.outcome) {
-            (Some(reply), _) => NotedReply {
-                code: reply.code,
-                status: reply.enhanced.clone().into(),
-                reason: reply.text.clone().into(),
-            },
+            (Some(reply), _) => noted_reply(reply),
             (None, RecipientOutcome::Reported { kind, report }) => {
                 let what = match kind {
                     NoticeKind::Failed => "failed",
@@ -344,6 +345,34 @@ impl OutcomeLog for JournalOutcomes {
             outcome: outcome(note),
         });
     }
+
+    fn submitted(&self, submitted: SubmittedMessage<'_>) {
+        let SubmittedMessage { message, message_id, refused } = submitted;
+        let outcome = match refused {
+            None => Outcome::Queued,
+            Some(reply) => Outcome::Failed(noted_reply(reply)),
+        };
+        for recipient in &message.recipients {
+            self.journal.note(DeliveryEntry {
+                time: self.clock.now(),
+                protocol: None,
+                is_tls: false,
+                peer: None,
+                hello: String::new(),
+                sender: message.sender.clone(),
+                recipient: recipient.address.clone(),
+                account: message.source.account.map(|account| (account, message.sender.clone())),
+                id: queued_id(&message.source.key),
+                message_id: message_id.map(str::to_owned),
+                bytes: message.size,
+                outcome: outcome.clone(),
+            });
+        }
+    }
+}
+
+fn noted_reply(reply: &Reply) -> NotedReply {
+    NotedReply { code: reply.code, status: reply.enhanced.clone().into(), reason: reply.text.clone().into() }
 }
 
 #[cfg(test)]

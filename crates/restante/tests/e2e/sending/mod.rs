@@ -1,9 +1,10 @@
 //! Mail goes out: by SMTP submission and JMAP, to another server and to accounts of this one.
 
+mod kills;
 mod sink;
 
 use std::{
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Lines, Write},
     net::{SocketAddr, TcpStream},
     path::Path,
     sync::{Mutex, mpsc},
@@ -136,31 +137,59 @@ impl Sending {
 
 /// Submits a message by SMTP, and returns the reply to it.
 fn submit(address: SocketAddr, recipients: &[&str], message: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    let mut replies = BufReader::new(stream.try_clone()?).lines();
-    let mut reply = || loop {
-        let line = replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        if line.as_bytes().get(3) == Some(&b' ') {
-            return io::Result::Ok(line);
+    let mut client = SubmissionClient::begin(address, recipients)?;
+    client.write(&transmitted(message))?;
+    client.reply()
+}
+
+/// A message as it is transmitted, with its end.
+fn transmitted(message: &str) -> String {
+    format!("{}\r\n.\r\n", message.replace("\n.", "\n..").replace('\n', "\r\n"))
+}
+
+/// A client of submission whose message the server waits for.
+struct SubmissionClient {
+    stream: TcpStream,
+    replies: Lines<BufReader<TcpStream>>,
+}
+
+impl SubmissionClient {
+    /// Says all up to `DATA`.
+    fn begin(address: SocketAddr, recipients: &[&str]) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        let replies = BufReader::new(stream.try_clone()?).lines();
+        let mut client = Self { stream, replies };
+        assert!(client.reply()?.starts_with("220 "));
+        let credentials = base64_simd::STANDARD.encode_to_string(format!("\0{USER}\0{PASSWORD}"));
+        let mut commands = vec![
+            "EHLO client.example".to_owned(),
+            format!("AUTH PLAIN {credentials}"),
+            format!("MAIL FROM:<{USER}>"),
+        ];
+        commands.extend(recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}>")));
+        for command in commands {
+            client.write(&format!("{command}\r\n"))?;
+            let line = client.reply()?;
+            assert!(line.starts_with('2'), "{command}: {line}");
         }
-    };
-    assert!(reply()?.starts_with("220 "));
-    let credentials = base64_simd::STANDARD.encode_to_string(format!("\0{USER}\0{PASSWORD}"));
-    let mut commands = vec![
-        "EHLO client.example".to_owned(),
-        format!("AUTH PLAIN {credentials}"),
-        format!("MAIL FROM:<{USER}>"),
-    ];
-    commands.extend(recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}>")));
-    for command in commands {
-        write!(stream, "{command}\r\n")?;
-        let line = reply()?;
-        assert!(line.starts_with('2'), "{command}: {line}");
+        client.write("DATA\r\n")?;
+        assert!(client.reply()?.starts_with("354 "));
+        Ok(client)
     }
-    write!(stream, "DATA\r\n")?;
-    assert!(reply()?.starts_with("354 "));
-    write!(stream, "{}\r\n.\r\n", message.replace("\n.", "\n..").replace('\n', "\r\n"))?;
-    reply()
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.stream.write_all(text.as_bytes())
+    }
+
+    /// The last line of the next reply.
+    fn reply(&mut self) -> io::Result<String> {
+        loop {
+            let line = self.replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+            if line.as_bytes().get(3) == Some(&b' ') {
+                return Ok(line);
+            }
+        }
+    }
 }
 
 fn message(subject: &str) -> String {
@@ -387,6 +416,28 @@ fn jrn1_the_way_of_a_message_is_traced_from_submission_to_the_last_reply() {
     wait_until("the report is noted", || outcomes(&id, USER) == ["delivered"]);
     let report = trace(&id).remove(0);
     assert_eq!((&report["sender"], report["emailId"].is_string()), (&json!(""), true), "{report}");
+    assert_eq!(sending.server.stop().code(), Some(0));
+}
+
+#[test]
+fn jrn3_a_submission_by_jmap_is_traced_from_the_queue_on() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    make_account(&folder);
+    let sending = Sending::start(&folder, &sink);
+    sending.submit_by_jmap(&format!("Message-ID: <jmap@example.org>\n{}", message("Tea")));
+    let trace = || -> Vec<Value> {
+        let args = ["mail", "trace", "<jmap@example.org>", "--format", "json", "--rest", &sending.operators];
+        let found: Vec<Value> = serde_json::from_str(&say(&folder, &args).out).unwrap_or_default();
+        found.into_iter().rev().filter(|entry| entry["recipient"] == "bob@example.net").collect()
+    };
+    wait_until("it is sent", || trace().iter().any(|entry| entry["outcome"] == "sent"));
+    let found = trace();
+    assert_eq!(found.len(), 2, "{found:?}");
+    let queued = &found[0];
+    assert_eq!((&queued["outcome"], &queued["listener"]), (&json!("queued"), &json!("queue")));
+    assert_eq!((&queued["address"], &queued["id"]), (&json!(USER), &found[1]["id"]), "{found:?}");
+    assert!(queued["bytes"].as_u64() > Some(0) && queued["account"].is_u64(), "{queued}");
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 

@@ -1,11 +1,12 @@
 //! A mail server that takes what it is sent, notes it, and refuses on demand.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
 };
@@ -19,6 +20,8 @@ pub(super) struct ReceivedMail {
     pub(super) text: String,
     /// Whether the answer to it was given.
     pub(super) is_answered: bool,
+    /// Whether the client went on after the answer. As long as it has connections enough, it has noted the answer then.
+    pub(super) is_noted: bool,
 }
 
 impl ReceivedMail {
@@ -29,48 +32,114 @@ impl ReceivedMail {
     }
 }
 
+/// Where a message can be held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// `DATA` has no reply.
+    Data,
+    /// The message was taken, and has no reply.
+    Taken,
+    /// A recipient has been refused; the conversation goes on.
+    Refused,
+}
+
+/// A message that is waited for, by its recipient.
+struct Hold {
+    step: Step,
+    recipient: String,
+    reached: mpsc::SyncSender<()>,
+}
+
 /// A mail server. Recipients whose local part begins with `refused` get 550, `later` 451 while it is busy, and a message to `cut` is
 /// taken without an answer.
 pub(super) struct Sink {
     pub(super) address: SocketAddr,
-    taken: Arc<Mutex<Vec<ReceivedMail>>>,
-    is_busy: Arc<AtomicBool>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    taken: Mutex<Vec<ReceivedMail>>,
+    is_busy: AtomicBool,
+    is_silent: AtomicBool,
+    hold: Mutex<Option<Hold>>,
+}
+
+impl State {
+    /// Whether a message to this recipient is held up here, which is announced.
+    fn holds(&self, step: Step, recipient: &str) -> bool {
+        let mut hold = self.hold.lock().unwrap();
+        let found = hold.take_if(|hold| hold.step == step && hold.recipient == recipient);
+        found.is_some_and(|hold| hold.reached.send(()).is_ok())
+    }
+
+    /// Keeps a message; returns its index.
+    fn keep(&self, message: ReceivedMail) -> usize {
+        let mut taken = self.taken.lock().unwrap();
+        taken.push(message);
+        taken.len() - 1
+    }
 }
 
 impl Sink {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (taken, is_busy) = (Arc::<Mutex<Vec<ReceivedMail>>>::default(), Arc::new(AtomicBool::new(false)));
-        let (notes, busy) = (taken.clone(), is_busy.clone());
+        let state = Arc::<State>::default();
+        let shared = state.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (notes, busy) = (notes.clone(), busy.clone());
-                thread::spawn(move || drop(serve(stream.unwrap(), &notes, &busy)));
+                let shared = shared.clone();
+                thread::spawn(move || drop(serve(stream.unwrap(), &shared)));
             }
         });
-        Self { address, taken, is_busy }
+        Self { address, state }
     }
 
     /// All messages so far.
     pub(super) fn taken(&self) -> Vec<ReceivedMail> {
-        self.taken.lock().unwrap().clone()
+        self.state.taken.lock().unwrap().clone()
     }
 
     /// Whether recipients whose local part begins with `later` are refused for now.
     pub(super) fn set_busy(&self, is_busy: bool) {
-        self.is_busy.store(is_busy, Ordering::Relaxed);
+        self.state.is_busy.store(is_busy, Ordering::Relaxed);
+    }
+
+    /// Whether new connections get no greeting.
+    pub(super) fn set_silent(&self, is_silent: bool) {
+        self.state.is_silent.store(is_silent, Ordering::Relaxed);
+    }
+
+    /// Holds up the first message to this recipient at a step; what is returned says when it has got there.
+    pub(super) fn hold(&self, step: Step, recipient: &str) -> mpsc::Receiver<()> {
+        let (reached, wait) = mpsc::sync_channel(1);
+        *self.state.hold.lock().unwrap() = Some(Hold { step, recipient: recipient.to_owned(), reached });
+        wait
     }
 }
 
-fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBool) -> std::io::Result<()> {
+fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     let mut out = stream.try_clone()?;
     let mut lines = BufReader::new(stream).lines();
-    let mut message =
-        ReceivedMail { sender: String::new(), recipients: vec![], text: String::new(), is_answered: true };
+    if state.is_silent.load(Ordering::Relaxed) {
+        return until_closed(lines);
+    }
+    let mut message = ReceivedMail {
+        sender: String::new(),
+        recipients: vec![],
+        text: String::new(),
+        is_answered: true,
+        is_noted: false,
+    };
+    let mut last_taken = None;
     out.write_all(b"220 sink.example ESMTP\r\n")?;
     while let Some(line) = lines.next() {
         let line = line?;
+        if let Some(index) = last_taken.take() {
+            let index: usize = index;
+            state.taken.lock().unwrap()[index].is_noted = true;
+        }
         let path =
             || line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(path, _)| path);
         let upper = line.to_ascii_uppercase();
@@ -82,8 +151,12 @@ fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBo
                 (message.sender, message.recipients) = (path().to_owned(), vec![]);
                 b"250 2.1.0 ok\r\n"
             }
-            "RCPT" if path().starts_with("refused") => b"550 5.1.1 nobody here\r\n",
-            "RCPT" if path().starts_with("later") && is_busy.load(Ordering::Relaxed) => {
+            "RCPT" if path().starts_with("refused") => {
+                out.write_all(b"550 5.1.1 nobody here\r\n")?;
+                state.holds(Step::Refused, path());
+                continue;
+            }
+            "RCPT" if path().starts_with("later") && state.is_busy.load(Ordering::Relaxed) => {
                 b"451 4.3.0 come later\r\n"
             }
             "RCPT" => {
@@ -92,6 +165,9 @@ fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBo
             }
             "DATA" if message.recipients.is_empty() => b"554 5.5.1 no recipients\r\n",
             "DATA" => {
+                if message.recipients.iter().any(|recipient| state.holds(Step::Data, recipient)) {
+                    return until_closed(lines);
+                }
                 out.write_all(b"354 go on\r\n")?;
                 message.text.clear();
                 for line in lines.by_ref() {
@@ -102,12 +178,17 @@ fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBo
                     message.text += line.strip_prefix('.').unwrap_or(&line);
                     message.text.push('\n');
                 }
-                message.is_answered =
-                    !message.recipients.iter().any(|recipient| recipient.starts_with("cut"));
-                taken.lock().unwrap().push(message.clone());
-                if !message.is_answered {
+                let is_cut = message.recipients.iter().any(|recipient| recipient.starts_with("cut"));
+                message.is_answered = !is_cut;
+                let index = state.keep(message.clone());
+                if is_cut {
                     return Ok(());
                 }
+                if message.recipients.iter().any(|recipient| state.holds(Step::Taken, recipient)) {
+                    state.taken.lock().unwrap()[index].is_answered = false;
+                    return until_closed(lines);
+                }
+                last_taken = Some(index);
                 b"250 2.0.0 taken\r\n"
             }
             "QUIT" => {
@@ -120,4 +201,9 @@ fn serve(stream: TcpStream, taken: &Mutex<Vec<ReceivedMail>>, is_busy: &AtomicBo
         out.write_all(reply)?;
     }
     Ok(())
+}
+
+/// Says nothing until the client is gone.
+fn until_closed(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<()> {
+    lines.map(|line| line.map(drop)).collect()
 }

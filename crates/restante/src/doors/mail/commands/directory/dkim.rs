@@ -21,7 +21,7 @@ use crate::{backups, clock, config::Config, output::ReportFormat};
 /// Where a running server does what operators ask of keys.
 pub(super) const PATH: &str = "/admin/v1/dkim";
 /// The file in the data folder whose key seals private keys.
-const KEY_FILE: &str = "secrets.key";
+pub(crate) const KEY_FILE: &str = "secrets.key";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum DkimCommand {

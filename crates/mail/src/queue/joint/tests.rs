@@ -1,0 +1,175 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use restante_core::ErrorKind;
+use restante_records::{
+    Body, Change, Changes, ChangesSince, Commit, Committed, Count, Get, Page, Query, Record, Records, States,
+    Watch,
+};
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    queue::{
+        Claimed, Ending, Outcome, Queue, QueuedId, SourceKind,
+        tests::{Store, message, postponed},
+    },
+    schema::queued,
+};
+
+const COMMIT: Duration = Duration::from_millis(10);
+
+/// Records whose commits take some time, and are counted.
+struct SlowRecords {
+    inner: Arc<dyn Records>,
+    commits: AtomicUsize,
+}
+
+#[async_trait]
+impl Records for SlowRecords {
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.commits.fetch_add(1, SeqCst);
+        sleep(COMMIT).await;
+        self.inner.commit(account, commit).await
+    }
+
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.inner.get(account, get).await
+    }
+
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        self.inner.query(account, query).await
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        self.inner.count(account, query).await
+    }
+
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        self.inner.changes(account, since).await
+    }
+
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        self.inner.states(account).await
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
+}
+
+/// A message to so many recipients, in a queue whose commits take some time.
+async fn queued_to(recipients: usize) -> (Store, Arc<SlowRecords>, Queue, Vec<QueuedId>) {
+    let store = Store::new().await;
+    let addresses: Vec<String> = (0..recipients).map(|n| format!("a@d{n}.example")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let ids = store.queue.add(message(1, SourceKind::Smtp, &addresses)).await.unwrap();
+    let records =
+        Arc::new(SlowRecords { inner: store.opened.records.clone(), commits: AtomicUsize::default() });
+    let queue = Queue::new(records.clone(), store.clock.clone());
+    (store, records, queue, ids)
+}
+
+async fn claim_each(queue: &Queue, ids: &[QueuedId]) -> Vec<Claimed> {
+    let lease_until = queue.now() + 300;
+    let mut claims = tokio::task::JoinSet::new();
+    for id in ids.iter().copied() {
+        let queue = queue.clone();
+        claims.spawn(async move { queue.claim(&[id], lease_until).await.unwrap() });
+    }
+    claims.join_all().await.into_iter().flatten().collect()
+}
+
+fn outcome(claimed: &Claimed, ending: Ending) -> Outcome {
+    Outcome { endings: vec![(claimed.lease, ending)], notice: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn qu3_claims_and_outcomes_that_wait_for_an_account_share_a_commit() {
+    let (store, records, queue, ids) = queued_to(40).await;
+    let claimed = claim_each(&queue, &ids).await;
+    assert_eq!(claimed.len(), 40);
+    assert_eq!(records.commits.swap(0, SeqCst), 2, "the first one, and all that waited for it");
+    let mut ends = tokio::task::JoinSet::new();
+    for claimed in claimed {
+        let queue = queue.clone();
+        ends.spawn(async move { queue.end(&[outcome(&claimed, Ending::Delivered)]).await.unwrap() });
+    }
+    assert_eq!(ends.join_all().await, [1; 40]);
+    assert_eq!(records.commits.load(SeqCst), 2);
+    assert_eq!(store.queue.totals().await.unwrap().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn qu3_what_is_claimed_twice_at_once_is_claimed_once() {
+    let (_store, _records, queue, ids) = queued_to(3).await;
+    let twice: Vec<QueuedId> = ids.iter().chain(&ids).copied().collect();
+    let mut claimed: Vec<QueuedId> =
+        claim_each(&queue, &twice).await.into_iter().map(|it| it.lease.id).collect();
+    claimed.sort();
+    assert_eq!(claimed, ids);
+}
+
+#[tokio::test(start_paused = true)]
+async fn qu3_many_requests_are_several_commits() {
+    let (_store, records, queue, ids) = queued_to(2 * RECORDS_MAX).await;
+    let lease_until = queue.now() + 300;
+    let pages = ids.chunks(RECORDS_MAX - 1).map(|ids| queue.claim(ids, lease_until));
+    let [first, second, third] = pages.collect::<Vec<_>>().try_into().ok().expect("three pages");
+    let (first, second, third) = tokio::join!(first, second, third);
+    assert_eq!(first.unwrap().len() + second.unwrap().len() + third.unwrap().len(), ids.len());
+    assert_eq!(records.commits.load(SeqCst), 3, "the last two don't fit into one");
+}
+
+/// A record whose attempt can't be noted, as it can't be read any more.
+#[tokio::test(start_paused = true)]
+async fn qu8_an_outcome_that_can_not_be_noted_harms_no_other() {
+    let (store, _records, queue, ids) = queued_to(4).await;
+    let claimed = claim_each(&queue, &ids).await;
+    let change = Change::Update {
+        kind: queued::KIND,
+        id: claimed[2].lease.id.record,
+        body: Some(Body::new("{")),
+        properties: None,
+    };
+    store.opened.records.commit(ids[0].account, Commit::of([change])).await.unwrap();
+    let due = queue.now() + 60;
+    let mut ends = Vec::new();
+    for claimed in &claimed {
+        let (queue, outcome) = (queue.clone(), outcome(claimed, postponed(due)));
+        ends.push(tokio::spawn(async move { queue.end(&[outcome]).await }));
+    }
+    let mut noted = Vec::new();
+    for end in ends {
+        noted.push(end.await.unwrap().map_err(|error| error.kind()));
+    }
+    assert_eq!(noted, [Ok(1), Ok(1), Err(ErrorKind::Corrupt), Ok(1)]);
+}
+
+/// The task that does the requests of others is ended while it commits, as a worker is when the server stops.
+#[tokio::test(start_paused = true)]
+async fn qu3_a_request_is_done_when_the_task_that_did_it_is_ended() {
+    let (_store, records, queue, ids) = queued_to(3).await;
+    let lease_until = queue.now() + 300;
+    let claim = |number: usize| {
+        let (queue, id) = (queue.clone(), ids[number]);
+        tokio::spawn(async move { queue.claim(&[id], lease_until).await.unwrap().len() })
+    };
+    let first = claim(0);
+    sleep(COMMIT / 2).await;
+    let (second, third) = (claim(1), claim(2));
+    sleep(COMMIT).await;
+    assert!(first.is_finished() && records.commits.load(SeqCst) == 2, "the second one has both in hand");
+    second.abort();
+    assert_eq!(third.await.unwrap(), 1);
+    assert_eq!(
+        queue.claim(&ids[1..2], lease_until).await.unwrap().len(),
+        1,
+        "nothing of the second was done"
+    );
+}
