@@ -11,9 +11,7 @@ mod tests;
 use std::{collections::HashMap, ops::Bound, sync::Arc};
 
 use restante_core::{Error, ErrorKind};
-use restante_records::{
-    AccountId, Change, Commit, Get, Properties, Query, Record, RecordId, Records, Value,
-};
+use restante_records::{AccountId, Change, Commit, Get, Properties, Query, Record, RecordId, Records, Value};
 use tokio::sync::Mutex;
 
 pub use read::{DomainSeen, RowPage, SeenRow};

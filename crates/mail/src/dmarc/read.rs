@@ -132,7 +132,8 @@ impl DmarcRows {
             query.after = after;
             let page = self.records.query(ACCOUNT, &query).await?;
             for record in self.whole(page.ids).await? {
-                let was_sent_before = reported.entry(text_of(&record, dmarc_seen::REPORTED_DOMAIN)).or_default();
+                let was_sent_before =
+                    reported.entry(text_of(&record, dmarc_seen::REPORTED_DOMAIN)).or_default();
                 *was_sent_before |= was_sent(&record);
             }
             after = page.next;

@@ -77,7 +77,9 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
 
     /// Whether a client has a token, which it keeps.
     pub fn has(&self, client: &K, now: Instant) -> bool {
-        let Some(bucket) = self.young.get(client).or_else(|| self.old.get(client)) else { return self.rate.requests > 0 };
+        let Some(bucket) = self.young.get(client).or_else(|| self.old.get(client)) else {
+            return self.rate.requests > 0;
+        };
         let token = self.rate.period.as_nanos();
         bucket.taken_at(self.rate, now) + token <= token * u128::from(self.rate.requests)
     }

@@ -215,7 +215,7 @@ fn long_texts_are_cut_and_still_found() {
 
 #[test]
 fn a_file_of_a_newer_version_is_refused() {
-    let mut file = b"RSTNTJNL\x03\0\0\0".to_vec();
+    let mut file = b"RSTNTJNL\x04\0\0\0".to_vec();
     file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
     let error = format::records(&file, "stored-00000001").err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -614,8 +614,11 @@ fn settings_that_can_not_work_are_named() {
 async fn jrn3_releases_and_drops_outlive_refused_mail_and_restarts() {
     let test = TestJournal::with(small());
     let of = |id: &str, outcome| DeliveryEntry { outcome, ..stored(id) };
-    let reply =
-        NotedReply { code: 550, status: "5.1.1".into(), reason: "no such user here; released by anna".into() };
+    let reply = NotedReply {
+        code: 550,
+        status: "5.1.1".into(),
+        reason: "no such user here; released by anna".into(),
+    };
     let noted = [
         of("released", Outcome::Released { email: Some(RecordId(7)), by: "anna".into() }),
         of("failed", Outcome::NotReleased(reply)),
