@@ -33,7 +33,7 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--package restante-search --package restante-smtp --package restante-delivery --locked --test power_cut --test power_cut_submission \
-	--test power_cut_sending -- --nocapture
+	--test power_cut_quarantine --test power_cut_sending -- --nocapture
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
 
 kills: toolchain ## Kill a server that sends mail 200 times, at each stage of a mail's way (KILLS=40 for less)

@@ -1,4 +1,4 @@
-// Accounts, and mail that comes in by LMTP.
+// Accounts, and mail that comes in by LMTP and SMTP.
 
 import { createServer, connect } from "node:net";
 import { createInterface } from "node:readline";
@@ -27,7 +27,12 @@ export async function addAccount(server, address, password, quotaBytes = null) {
 }
 
 /** Sends a message by LMTP to one recipient; returns the last reply: to the message, or to the recipient that was refused. */
-export async function deliver(port, recipient, text, sender = "bob@example.net") {
+export const deliver = (port, recipient, text, sender = "bob@example.net") => converse("LHLO", port, recipient, text, sender);
+
+/** The same by SMTP, as other servers send mail. */
+export const send = (port, recipient, text, sender) => converse("EHLO", port, recipient, text, sender);
+
+async function converse(greeting, port, recipient, text, sender) {
   const socket = connect(port, "127.0.0.1");
   const lines = createInterface(socket)[Symbol.asyncIterator]();
   const reply = async () => {
@@ -40,7 +45,7 @@ export async function deliver(port, recipient, text, sender = "bob@example.net")
   try {
     await reply();
     let last;
-    for (const command of ["LHLO client.example", `MAIL FROM:<${sender}>`, `RCPT TO:<${recipient}>`, "DATA"]) {
+    for (const command of [`${greeting} client.example`, `MAIL FROM:<${sender}>`, `RCPT TO:<${recipient}>`, "DATA"]) {
       socket.write(`${command}\r\n`);
       last = await reply();
       if (!/^[23]/.test(last)) return last;

@@ -77,6 +77,12 @@ export class Server {
     await this.ended;
   }
 
+  /** Stops it as a service manager does. */
+  async stop() {
+    this.child.kill("SIGTERM");
+    await this.ended;
+  }
+
   async remove() {
     await this.kill();
     rmSync(this.folder, { recursive: true, force: true });

@@ -59,6 +59,9 @@ impl ChecksMetrics {
     pub fn register(&self, registry: &mut Registry) {
         // So that the first one is an increase.
         let _ = self.verdicts.get_or_create(&VerdictLabels { verdict: "accept", check: "none" });
+        for method in ["arc", "dkim", "dmarc", "spf"] {
+            let _ = self.outcomes.get_or_create(&OutcomeLabels { method, result: "pass" });
+        }
         for check in NOT_JUDGED {
             let _ = self.not_judged.get_or_create(&CheckLabel { check });
         }

@@ -39,10 +39,13 @@ pub(crate) enum LearningResult {
     TooLarge,
     /// The message is gone.
     Gone,
+    /// The filter has learned as many messages of the account as it may in an hour.
+    Limited,
 }
 
 impl LearningResult {
-    const ALL: [Self; 5] = [Self::Learned, Self::Refused, Self::Failed, Self::TooLarge, Self::Gone];
+    const ALL: [Self; 6] =
+        [Self::Learned, Self::Refused, Self::Failed, Self::TooLarge, Self::Gone, Self::Limited];
 
     const fn as_str(self) -> &'static str {
         match self {
@@ -51,6 +54,7 @@ impl LearningResult {
             Self::Failed => "failed",
             Self::TooLarge => "too_large",
             Self::Gone => "gone",
+            Self::Limited => "limited",
         }
     }
 }
@@ -101,7 +105,7 @@ impl FollowerMetrics {
         }
         registry.register(
             "restante_learning_messages",
-            "Messages that users moved into or out of Junk, by what the filter was to learn and by result: learned, refused, failed, too_large, gone",
+            "Messages that users moved into or out of Junk, by what the filter was to learn and by result: learned, refused, failed, too_large, gone, limited",
             self.learning.clone(),
         );
         registry.register(
@@ -124,9 +128,9 @@ impl FollowerMetrics {
         self.submissions.get_or_create(&ResultLabel { result: "refused" }).inc();
     }
 
-    pub(crate) fn count_learning(&self, lesson: Lesson, result: LearningResult) {
+    pub(crate) fn count_learning(&self, lesson: Lesson, result: LearningResult, messages: u64) {
         let labels = LearningLabels { lesson: lesson_label(lesson), result: result.as_str() };
-        self.learning.get_or_create(&labels).inc();
+        self.learning.get_or_create(&labels).inc_by(messages);
     }
 
     pub(crate) fn count_vacation(&self, result: VacationResult) {

@@ -1,17 +1,20 @@
 //! Teaches the filter of content what users move into and out of Junk.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use restante_checks::{Filter, Lesson};
 use restante_core::{BlobId, Error, ErrorKind};
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{EmailState, Mail, MailError, Role, email, learned};
+use restante_net::{Buckets, Rate};
 use restante_records::{
     AccountId, Body, Change, Changed, Changes, Commit, Get, Properties, Property, Query, Record, RecordId,
     Value,
 };
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::follower_metrics::{FollowerMetrics, LearningResult};
@@ -22,15 +25,21 @@ const PAGE: usize = 64;
 const REMOVED_MAX: usize = 1_000;
 /// How often the filter may fail on a message until it is left out: that may be the message's fault.
 const ATTEMPTS_MAX: u64 = 3;
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Follows emails. One that is moved into the mailbox with the role junk is learned as junk; one that is moved out of it, not into the trash, as not junk.
 /// One that was created there is not learned as junk: the server placed it by the filter's own advice.
 ///
 /// A record of kind [`learned`] is kept for each email in that mailbox. What is to be learned is noted in it before the filter is asked, and removed after its
 /// answer: a crash in between repeats a lesson, which changes nothing. An email that was created and moved before the follower looked counts as created there.
+///
+/// The filter learns a bounded number of messages of an account in an hour, so that a client that moves mail back and forth costs it little. What is beyond
+/// them is left out: its bytes are not even read.
 pub struct LearningFollower {
     mail: Mail,
     filter: Arc<dyn Filter>,
+    /// What the filter may still learn of each account.
+    permits: Mutex<Buckets<AccountId>>,
     metrics: FollowerMetrics,
 }
 
@@ -54,9 +63,15 @@ impl LearningFollower {
     /// The name of its checkpoint.
     pub const NAME: &'static str = "learning";
 
-    /// A handler that teaches this filter from this mail.
-    pub fn new(mail: Mail, filter: Arc<dyn Filter>, metrics: FollowerMetrics) -> Self {
-        Self { mail, filter, metrics }
+    /// A handler that teaches this filter from this mail, `per_hour_max` messages of an account in an hour at most.
+    pub fn new(
+        mail: Mail,
+        filter: Arc<dyn Filter>,
+        per_hour_max: NonZeroU32,
+        metrics: FollowerMetrics,
+    ) -> Self {
+        let permits = Mutex::new(Buckets::new(Rate { requests: per_hour_max.get(), period: HOUR }));
+        Self { mail, filter, permits, metrics }
     }
 
     async fn follow(&self, account: AccountId, changes: &Changes) -> Result<(), Error> {
@@ -138,9 +153,19 @@ impl LearningFollower {
             loop {
                 let page = self.mail.records().query(account, &query).await?;
                 let get = Get::small(learned::KIND, page.ids);
+                let mut left_out = Vec::new();
                 for record in self.mail.records().get(account, &get).await?.into_iter().flatten() {
-                    failed = self.teach(account, Known::of(&record), lesson).await?.or(failed);
+                    let known = Known::of(&record);
+                    let is_admitted = self.permits.lock().has(&account, Instant::now());
+                    if !is_admitted {
+                        left_out.push(known.taught(lesson));
+                        continue;
+                    }
+                    failed = self.teach(account, known, lesson).await?.or(failed);
                 }
+                let messages = left_out.len() as u64;
+                self.commit(account, left_out).await?;
+                self.metrics.count_learning(lesson, LearningResult::Limited, messages);
                 let Some(next) = page.next else { break };
                 query = query.after(next);
             }
@@ -166,7 +191,7 @@ impl LearningFollower {
             Err(error) => return Err(error),
         };
         self.commit(account, vec![known.taught(lesson)]).await?;
-        self.metrics.count_learning(lesson, result);
+        self.metrics.count_learning(lesson, result, 1);
         Ok(None)
     }
 
@@ -191,7 +216,12 @@ impl LearningFollower {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(LearningResult::Gone),
             Err(error) => return Err(error),
         };
-        match self.filter.learn(lesson, raw).await {
+        let learned = self.filter.learn(lesson, raw).await;
+        // A filter that is away has not worked for the account.
+        if !learned.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+            self.permits.lock().take(account, Instant::now());
+        }
+        match learned {
             Ok(()) => Ok(LearningResult::Learned),
             Err(error) if error.kind() == ErrorKind::Invalid => Ok(LearningResult::Refused),
             Err(error) => Err(error),

@@ -60,8 +60,19 @@ fn name_in(raw: &[u8]) -> String {
     header.split_once("Subject: ").unwrap().1.to_owned()
 }
 
+fn handler(
+    mail: &Mail,
+    filter: &Arc<Noting>,
+    per_hour_max: u32,
+    metrics: &FollowerMetrics,
+) -> LearningFollower {
+    let per_hour_max = per_hour_max.try_into().unwrap();
+    LearningFollower::new(mail.clone(), filter.clone(), per_hour_max, metrics.clone())
+}
+
 struct Scene {
     opened: Opened,
+    account: AccountId,
     mail: Mail,
     clock: Arc<ManualClock>,
     filter: Arc<Noting>,
@@ -72,6 +83,11 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
+        Self::with_limit(1_000).await
+    }
+
+    /// A filter that learns so many messages of an account in an hour.
+    async fn with_limit(per_hour_max: u32) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(START)));
         let schema = Schema::new(restante_mail::kinds()).unwrap();
         let records = restante_records::Config::new(restante_records::EngineUrl::Memory, schema);
@@ -82,8 +98,8 @@ impl Scene {
         let mail = Mail::new(opened.records.clone(), blobs, clock.clone(), config, metrics);
         mail.prepare(ACCOUNT).await.unwrap();
         let (filter, metrics) = (Arc::new(Noting::default()), FollowerMetrics::default());
-        let handler = LearningFollower::new(mail.clone(), filter.clone(), metrics.clone());
-        Self { opened, mail, clock, filter, metrics, handler, seen: Revision(0) }
+        let handler = handler(&mail, &filter, per_hour_max, &metrics);
+        Self { opened, account: ACCOUNT, mail, clock, filter, metrics, handler, seen: Revision(0) }
     }
 
     async fn deliver(&self, name: &str, to_junk: bool) -> RecordId {
@@ -99,37 +115,37 @@ impl Scene {
         let mut key = [0; 32];
         key[..name.len()].copy_from_slice(name.as_bytes());
         let delivery = Delivery { message, key, to_junk, received: START, quota: None };
-        match self.mail.deliver(ACCOUNT, delivery).await.unwrap() {
+        match self.mail.deliver(self.account, delivery).await.unwrap() {
             Delivered::New(id) => id,
             Delivered::Repeated => panic!("each message of a test has another name"),
         }
     }
 
     async fn mailbox(&self, role: Role) -> RecordId {
-        let mailboxes = self.mail.mailboxes(ACCOUNT).await.unwrap().0;
+        let mailboxes = self.mail.mailboxes(self.account).await.unwrap().0;
         mailboxes.iter().find(|mailbox| mailbox.role == Some(role)).unwrap().id
     }
 
     async fn move_to(&self, email: RecordId, role: Role) {
         let mailboxes = Patch::Whole([self.mailbox(role).await].into());
         let update = EmailUpdate { if_in_state: None, mailboxes, keywords: Patch::Keep };
-        self.mail.update_email(ACCOUNT, email, update).await.unwrap();
+        self.mail.update_email(self.account, email, update).await.unwrap();
     }
 
     async fn flag(&self, email: RecordId, keyword: &str) {
         let keywords = Patch::Parts { add: [keyword.to_owned()].into(), remove: [].into() };
         let update = EmailUpdate { if_in_state: None, mailboxes: Patch::Keep, keywords };
-        self.mail.update_email(ACCOUNT, email, update).await.unwrap();
+        self.mail.update_email(self.account, email, update).await.unwrap();
     }
 
     /// Passes what is new, as a follower does, and again what failed.
     async fn look(&mut self) -> Result<(), HandlerError> {
         if self.seen == Revision(0) {
-            self.handler.reset(ACCOUNT).await?;
+            self.handler.reset(self.account).await?;
         }
         let since = ChangesSince { kind: None, since: self.seen, limit: 4_096 };
-        let changes = self.opened.records.changes(ACCOUNT, &since).await.unwrap();
-        self.handler.handle(ACCOUNT, &changes).await?;
+        let changes = self.opened.records.changes(self.account, &since).await.unwrap();
+        self.handler.handle(self.account, &changes).await?;
         self.seen = changes.revision;
         Ok(())
     }
@@ -146,7 +162,7 @@ impl Scene {
     /// The emails that are noted.
     async fn noted(&self) -> usize {
         let query = Query::new(learned::KIND, learned::BY_EMAIL);
-        self.opened.records.query(ACCOUNT, &query).await.unwrap().ids.len()
+        self.opened.records.query(self.account, &query).await.unwrap().ids.len()
     }
 
     fn counted(&self, lesson: &str, result: &str) -> u64 {
@@ -235,7 +251,7 @@ async fn chk18_a_filter_that_is_away_is_asked_again() {
     }
     assert_eq!(scene.lessons(), []);
     // The server is started again meanwhile.
-    scene.handler = LearningFollower::new(scene.mail.clone(), scene.filter.clone(), scene.metrics.clone());
+    scene.handler = handler(&scene.mail, &scene.filter, 1_000, &scene.metrics);
     // Others that come meanwhile are learned, too.
     let three = scene.deliver("three", false).await;
     scene.fail_with([Error::unavailable("away")]);
@@ -311,7 +327,7 @@ async fn chk18_a_follower_learns_while_it_runs() {
     let scene = Scene::new().await;
     let email = scene.deliver("one", false).await;
     let (settings, metrics) = (Settings::new(LearningFollower::NAME), Metrics::default());
-    let handler = LearningFollower::new(scene.mail.clone(), scene.filter.clone(), scene.metrics.clone());
+    let handler = handler(&scene.mail, &scene.filter, 1_000, &scene.metrics);
     let follower = Follower::new(settings, &scene.opened, handler, scene.clock.clone(), &metrics).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(follower.run(async { drop(stopped.await) }));
@@ -327,4 +343,50 @@ async fn chk18_a_follower_learns_while_it_runs() {
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
     assert_eq!(*scene.filter.learned.lock().unwrap(), [junk("one")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn chk18_an_account_teaches_so_many_messages_in_an_hour() {
+    let mut scene = Scene::with_limit(3).await;
+    let names = ["a", "b", "c", "d", "e"];
+    let mut emails = Vec::new();
+    for name in names {
+        emails.push(scene.deliver(name, false).await);
+    }
+    scene.look().await.unwrap();
+    // A filter that is away takes nothing of what it may learn.
+    scene.move_to(emails[0], Role::Junk).await;
+    for _ in 0..5 {
+        scene.fail_with([Error::unavailable("away")]);
+        assert!(scene.look().await.is_err());
+    }
+    // A client moves everything back and forth.
+    for role in [Role::Junk, Role::Inbox, Role::Junk] {
+        for email in &emails {
+            scene.move_to(*email, role).await;
+        }
+        scene.look().await.unwrap();
+    }
+    assert_eq!(scene.lessons(), ["a", "b", "c"].map(junk));
+    let limited = |scene: &Scene| ["junk", "not_junk"].map(|lesson| scene.counted(lesson, "limited"));
+    assert_eq!((limited(&scene), scene.noted().await), ([7, 5], 5));
+    // What was left out is not caught up with; after a third of an hour there is one more.
+    tokio::time::advance(std::time::Duration::from_secs(1_200)).await;
+    scene.look().await.unwrap();
+    assert_eq!(scene.lessons(), []);
+    for email in &emails {
+        scene.move_to(*email, Role::Inbox).await;
+    }
+    scene.look().await.unwrap();
+    assert_eq!(scene.lessons(), [not_junk("a")]);
+    assert_eq!((limited(&scene), scene.noted().await), ([7, 9], 0));
+    // Another account has its own bound.
+    scene.account = AccountId(1_001);
+    scene.mail.prepare(scene.account).await.unwrap();
+    scene.seen = Revision(0);
+    let email = scene.deliver("other", false).await;
+    scene.look().await.unwrap();
+    scene.move_to(email, Role::Junk).await;
+    scene.look().await.unwrap();
+    assert_eq!(scene.lessons(), [junk("other")]);
 }

@@ -9,7 +9,10 @@ pub(crate) mod testing;
 mod tests;
 mod url;
 
-use std::{num::NonZeroU64, path::PathBuf};
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    path::PathBuf,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -89,6 +92,8 @@ pub struct FilterConfig {
     pub learn_url: String,
     /// A file with the password of the controller; empty for none.
     pub password_file: PathBuf,
+    /// The most messages of an account that it learns in an hour; further ones are left out.
+    pub learned_per_hour_max: NonZeroU32,
     /// How long it may take for a message.
     pub timeout_ms: NonZeroU64,
     /// Longer messages are not shown to it.
@@ -101,6 +106,7 @@ impl Default for FilterConfig {
             url: String::new(),
             learn_url: String::new(),
             password_file: PathBuf::new(),
+            learned_per_hour_max: nonzero!(500),
             timeout_ms: nonzero!(10_000),
             message_bytes_max: nonzero!(10_000_000),
         }

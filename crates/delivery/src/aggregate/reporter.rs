@@ -110,9 +110,10 @@ impl Reporter {
                 }
                 match self.report(day, &domain, now).await {
                     Ok(result) => {
-                        self.parts.rows.note_reported(day, &domain).await?;
+                        let is_queued = result == ReportResult::Queued;
+                        self.parts.rows.note_reported(day, &domain, is_queued).await?;
                         self.parts.metrics.count_report(result);
-                        queued += u64::from(result == ReportResult::Queued);
+                        queued += u64::from(is_queued);
                     }
                     Err(error) => {
                         debug!(%error, "a report of DMARC is tried again");

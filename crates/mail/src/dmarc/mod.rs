@@ -11,9 +11,7 @@ mod tests;
 use std::{collections::HashMap, ops::Bound, sync::Arc};
 
 use restante_core::{Error, ErrorKind};
-use restante_records::{
-    AccountId, Body, Change, Commit, Get, Properties, Query, Record, RecordId, Records, Value,
-};
+use restante_records::{AccountId, Change, Commit, Get, Properties, Query, Record, RecordId, Records, Value};
 use tokio::sync::Mutex;
 
 pub use read::{DomainSeen, RowPage, SeenRow};
@@ -23,7 +21,7 @@ use crate::{
     queue::{number, property_text},
     schema::dmarc_seen,
 };
-use row::{Stored, key_hash};
+use row::{Stored, key_hash, note};
 
 /// The reserved account of the rows.
 const ACCOUNT: AccountId = AccountId(194);
@@ -154,11 +152,11 @@ impl DmarcRows {
     ///
     /// # Errors
     /// Those of a commit; repeating is safe.
-    pub async fn note_reported(&self, day: u64, domain: &str) -> Result<(), Error> {
+    pub async fn note_reported(&self, day: u64, domain: &str, was_sent: bool) -> Result<(), Error> {
         let properties = Properties::default()
             .with(dmarc_seen::REPORTED_DAY, day)
             .with(dmarc_seen::REPORTED_DOMAIN, property_text(domain));
-        let change = Change::Create { kind: dmarc_seen::KIND, body: Body::default(), properties };
+        let change = Change::Create { kind: dmarc_seen::KIND, body: note(was_sent)?, properties };
         self.records.commit(ACCOUNT, Commit::of([change])).await.map(drop)
     }
 

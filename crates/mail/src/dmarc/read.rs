@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use restante_core::Error;
-use restante_records::{Cursor, Get, Query, Record, Value};
+use restante_records::{Cursor, Get, Property, Query, Record, Value};
 
 use super::{
     ACCOUNT, DmarcRows, STEP,
-    row::{Row, Stored},
+    row::{Row, Stored, was_sent},
 };
 use crate::{
     queue::{number, property_text},
@@ -81,11 +81,7 @@ impl DmarcRows {
             query.after = after;
             let page = self.records.query(ACCOUNT, &query).await?;
             for record in self.small(page.ids).await? {
-                let domain = record.properties.values(dmarc_seen::DOMAIN).find_map(|value| match value {
-                    Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-                    _ => None,
-                });
-                let domain = domain.unwrap_or_default();
+                let domain = text_of(&record, dmarc_seen::DOMAIN);
                 let count = number(&record.properties, dmarc_seen::COUNT).unwrap_or(0);
                 let seen = domains
                     .entry(domain.clone())
@@ -125,6 +121,28 @@ impl DmarcRows {
         Ok(RowPage { rows, next: page.next })
     }
 
+    /// The domains of a day with whose reports the server is done, and whether one was sent: none goes to a domain that asks for none.
+    ///
+    /// # Errors
+    /// Those of a query.
+    pub async fn reported(&self, day: u64) -> Result<BTreeMap<String, bool>, Error> {
+        let (mut reported, mut after) = (BTreeMap::new(), None);
+        loop {
+            let mut query = Query::new(dmarc_seen::KIND, dmarc_seen::BY_REPORTED).equals(day).limit(STEP);
+            query.after = after;
+            let page = self.records.query(ACCOUNT, &query).await?;
+            for record in self.whole(page.ids).await? {
+                let was_sent_before =
+                    reported.entry(text_of(&record, dmarc_seen::REPORTED_DOMAIN)).or_default();
+                *was_sent_before |= was_sent(&record);
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(reported);
+            }
+        }
+    }
+
     async fn small(&self, ids: Vec<restante_records::RecordId>) -> Result<Vec<Record>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -132,4 +150,14 @@ impl DmarcRows {
         let found = self.records.get(ACCOUNT, &Get::small(dmarc_seen::KIND, ids)).await?;
         Ok(found.into_iter().flatten().collect())
     }
+}
+
+/// The text of a property; empty when there is none.
+fn text_of(record: &Record, property: Property) -> String {
+    let texts = record.properties.values(property);
+    let text = texts.into_iter().find_map(|value| match value {
+        Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    });
+    text.unwrap_or_default()
 }

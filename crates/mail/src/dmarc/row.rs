@@ -144,6 +144,22 @@ impl Stored {
     }
 }
 
+/// The body of a note that a report was sent, or that none is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    sent: bool,
+}
+
+/// The body of such a note.
+pub(super) fn note(was_sent: bool) -> Result<Body, Error> {
+    Ok(Body::new(json(&Note { sent: was_sent })?))
+}
+
+/// Whether a note says that a report was sent. Notes of earlier versions have no body.
+pub(super) fn was_sent(record: &Record) -> bool {
+    serde_json::from_slice(&record.body.bytes).is_ok_and(|note: Note| note.sent)
+}
+
 /// The 64 bits by which a row is found.
 pub(super) fn key_hash(day: u64, row: &Row) -> Result<u64, Error> {
     let mut hash = Sha256::new();

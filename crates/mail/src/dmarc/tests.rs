@@ -120,11 +120,15 @@ async fn chk22_a_report_is_noted_and_old_days_are_forgotten() {
     let rows = DmarcRows::new(store.records.clone(), ROWS_MAX);
     rows.add(&mut vec![new("a.example", 1, true, 1), new("a.example", 2, true, 1)]).await.unwrap();
     assert!(!rows.is_reported(DAY, "a.example").await.unwrap());
-    rows.note_reported(DAY, "a.example").await.unwrap();
+    rows.note_reported(DAY, "a.example", true).await.unwrap();
+    rows.note_reported(DAY, "b.example", false).await.unwrap();
+    let noted = [("a.example".to_owned(), true), ("b.example".to_owned(), false)];
+    assert_eq!(rows.reported(DAY).await.unwrap(), noted.into());
+    assert!(rows.reported(DAY + 1).await.unwrap().is_empty());
     assert!(rows.is_reported(DAY, "a.example").await.unwrap());
     assert!(!rows.is_reported(DAY + 1, "a.example").await.unwrap());
     assert_eq!(rows.forget_before(DAY).await.unwrap(), 0);
-    assert_eq!(rows.forget_before(DAY + 1).await.unwrap(), 3);
+    assert_eq!(rows.forget_before(DAY + 1).await.unwrap(), 4);
     assert!(rows.days(10).await.unwrap().is_empty());
     assert!(!rows.is_reported(DAY, "a.example").await.unwrap());
 }

@@ -72,14 +72,14 @@ impl Quarantine {
         Ok(found.iter().find(|record| item::is_of(record, key)).map(|record| record.id))
     }
 
-    /// Removes records, and counts them. What is gone already is left out.
+    /// Removes records, counts them, and returns those that were there. What is gone already is left out.
     pub(super) async fn destroy(
         &self,
         ids: &[RecordId],
         how: Leaving,
         totals: &mut Option<Totals>,
-    ) -> Result<u64, Error> {
-        let mut removed = 0;
+    ) -> Result<Vec<RecordId>, Error> {
+        let mut removed = Vec::new();
         for ids in ids.chunks(STEP) {
             let mut tries = 0;
             loop {
@@ -94,7 +94,7 @@ impl Quarantine {
                 tries += 1;
                 match self.records.commit(ACCOUNT, Commit::of(destroyed)).await {
                     Ok(_) => {
-                        removed += there.len() as u64;
+                        removed.extend(there.iter().map(|it| it.id));
                         self.metrics.count_left(how, there.len() as u64);
                         if let Some(totals) = totals.as_mut() {
                             let size = |it: &restante_records::Record| {
@@ -129,7 +129,7 @@ impl Quarantine {
                 .between(Bound::Unbounded, Bound::Excluded(until.into()))
                 .limit(STEP);
             let ids = self.records.query(ACCOUNT, &query).await?.ids;
-            let step = self.destroy(&ids, Leaving::Expired, &mut totals).await?;
+            let step = self.destroy(&ids, Leaving::Expired, &mut totals).await?.len() as u64;
             removed += step;
             if step == 0 {
                 break;
@@ -154,7 +154,7 @@ impl Quarantine {
             let oldest = self.records.query(ACCOUNT, &query).await?.ids;
             let oldest: Vec<RecordId> =
                 oldest.into_iter().filter(|id| !kept.contains(id)).take(step).collect();
-            let step = self.destroy(&oldest, Leaving::Displaced, totals).await?;
+            let step = self.destroy(&oldest, Leaving::Displaced, totals).await?.len() as u64;
             removed += step;
             if step == 0 {
                 break;

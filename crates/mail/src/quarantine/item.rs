@@ -28,6 +28,8 @@ pub struct NewQuarantined {
     pub peer: Option<IpAddr>,
     /// The name that the client gave itself.
     pub hello: String,
+    /// The id of the reply to it, which the journal of deliveries has.
+    pub reply_id: String,
     /// The envelope sender; empty for `<>`.
     pub sender: String,
     /// The recipients, one at least.
@@ -55,6 +57,8 @@ pub struct Quarantined {
     pub peer: Option<IpAddr>,
     /// The name that the client gave itself.
     pub hello: String,
+    /// The id of the reply to it; empty in records of earlier versions.
+    pub reply_id: String,
     /// The envelope sender; empty for `<>`.
     pub sender: String,
     /// The recipients, 100 at most: a message for more has several records.
@@ -65,6 +69,8 @@ pub struct Quarantined {
     pub subject: Option<String>,
     /// The beginning of its `From`, decoded.
     pub from: Option<String>,
+    /// Its Message-ID, without brackets.
+    pub message_id: Option<String>,
     /// Its bytes, with the fields of this server.
     pub size: u64,
     /// Whether the client has declared SMTPUTF8.
@@ -81,11 +87,15 @@ pub struct Quarantined {
 struct Stored {
     peer: Option<IpAddr>,
     hello: String,
+    #[serde(default)]
+    reply_id: String,
     sender: String,
     recipients: Vec<String>,
     reason: String,
     subject: Option<String>,
     from: Option<String>,
+    #[serde(default)]
+    message_id: Option<String>,
     is_utf8: bool,
     digest: String,
     key: String,
@@ -127,11 +137,13 @@ pub(super) fn write(
     let stored = Stored {
         peer: message.peer,
         hello: cut(&message.hello),
+        reply_id: message.reply_id.clone(),
         sender: message.sender.clone(),
         recipients: recipients.to_vec(),
         reason: cut(&message.reason),
         subject: field("Subject"),
         from: field("From"),
+        message_id: field("Message-ID").map(|id| id.trim_matches(['<', '>']).to_owned()),
         is_utf8: message.is_utf8,
         digest: BlobId(message.digest).to_string(),
         key: BlobId(key).to_string(),
@@ -174,11 +186,13 @@ pub(super) fn read(record: &Record) -> Result<Quarantined, Error> {
         at: count(quarantined::AT),
         peer: stored.peer,
         hello: stored.hello,
+        reply_id: stored.reply_id,
         sender: stored.sender,
         recipients: stored.recipients,
         reason: stored.reason,
         subject: stored.subject,
         from: stored.from,
+        message_id: stored.message_id,
         size: count(quarantined::SIZE),
         is_utf8: stored.is_utf8,
         digest: stored.digest.parse::<BlobId>().map_err(|_| damaged())?.0,

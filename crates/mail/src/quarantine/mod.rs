@@ -109,11 +109,11 @@ impl Quarantine {
         self.count().await
     }
 
-    /// Removes messages for a reason, and returns how many were there. Their bytes go when blobs are swept.
+    /// Removes messages for a reason, and returns those that were there, each once. Their bytes go when blobs are swept.
     ///
     /// # Errors
     /// Those of a commit; repeating is safe.
-    pub async fn remove(&self, ids: &[RecordId], how: Leaving) -> Result<u64, Error> {
+    pub async fn remove(&self, ids: &[RecordId], how: Leaving) -> Result<Vec<RecordId>, Error> {
         let mut totals = self.totals.lock().await;
         self.destroy(ids, how, &mut totals).await
     }

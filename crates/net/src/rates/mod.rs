@@ -75,6 +75,15 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         is_admitted
     }
 
+    /// Whether a client has a token, which it keeps.
+    pub fn has(&self, client: &K, now: Instant) -> bool {
+        let Some(bucket) = self.young.get(client).or_else(|| self.old.get(client)) else {
+            return self.rate.requests > 0;
+        };
+        let token = self.rate.period.as_nanos();
+        bucket.taken_at(self.rate, now) + token <= token * u128::from(self.rate.requests)
+    }
+
     fn change_generations(&mut self, now: Instant) {
         let since = *self.young_since.get_or_insert(now);
         let is_over = now.saturating_duration_since(since) >= self.rate.period.max(Duration::from_nanos(1));
@@ -93,6 +102,16 @@ mod tests {
 
     fn rate(requests: u32, period: Duration) -> Rate {
         Rate { requests, period }
+    }
+
+    #[test]
+    fn looking_for_a_token_takes_none() {
+        let mut buckets = Buckets::new(rate(1, Duration::from_secs(3)));
+        let now = Instant::now();
+        assert!(buckets.has(&CLIENT, now) && buckets.has(&CLIENT, now) && buckets.take(CLIENT, now));
+        assert!(!buckets.has(&CLIENT, now) && !buckets.take(CLIENT, now));
+        assert!(buckets.has(&CLIENT, now + Duration::from_secs(3)) && buckets.has(&2, now));
+        assert!(!Buckets::new(rate(0, Duration::from_secs(3))).has(&CLIENT, now));
     }
 
     #[test]

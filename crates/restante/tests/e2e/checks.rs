@@ -132,6 +132,11 @@ fn chk13_mail_in_quarantine_is_listed_shown_released_and_dropped() {
     assert!(refused.code != 0 && refused.err.contains("--yes"), "{}", refused.err);
     assert_eq!(checked.run(&folder, &["quarantine", "drop", &ids[0], "--yes"]), "1 message dropped\n");
     assert_eq!(list(), [Value::Null; 0]);
+    // Who released and dropped it is noted, too.
+    let traced = checked.outcomes(&folder);
+    let [(dropped, by), (released, _), ..] = &traced[..] else { panic!("{traced:?}") };
+    assert_eq!((dropped.as_str(), released.as_str(), traced.len()), ("dropped", "released", 5));
+    assert!(by.starts_with("by ") && by.ends_with(" over HTTP"), "{by}");
     assert_eq!(checked.server.stop().code(), Some(0));
 }
 

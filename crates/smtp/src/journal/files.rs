@@ -37,7 +37,10 @@ impl Kind {
             | Outcome::Queued
             | Outcome::Sent(_)
             | Outcome::Failed(_)
-            | Outcome::Reported(_) => Self::Stored,
+            | Outcome::Reported(_)
+            | Outcome::Released { .. }
+            | Outcome::NotReleased(_)
+            | Outcome::Dropped(_) => Self::Stored,
             // A recipient that is postponed has many of them.
             Outcome::Refused(_) | Outcome::BrokenOff | Outcome::Postponed(_) => Self::Refused,
         }

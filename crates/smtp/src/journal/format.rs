@@ -11,9 +11,10 @@ use crate::Protocol;
 /// The bytes before the first record.
 pub(super) const HEADER_BYTES: u64 = 16;
 const MAGIC: [u8; 8] = *b"RSTNTJNL";
-const VERSION: u32 = 2;
-/// Its outcomes end with [`QUEUED`]. A reader of it takes others for damage and cuts them off, so nothing is appended to its files.
-const VERSION_WITHOUT_SENDING: u32 = 1;
+const VERSION: u32 = 3;
+/// Their outcomes end with [`QUEUED`] and with [`REPORTED`]. A reader of them takes others for damage and cuts them off, so nothing is appended to such
+/// files.
+const EARLIER_VERSIONS: [u32; 2] = [1, 2];
 /// A text is cut to this: clients choose the lengths of some.
 const TEXT_BYTES_MAX: usize = 512;
 /// Length and checksum.
@@ -43,6 +44,9 @@ const SENT: u8 = 7;
 const POSTPONED: u8 = 8;
 const FAILED: u8 = 9;
 const REPORTED: u8 = 10;
+const RELEASED: u8 = 11;
+const NOT_RELEASED: u8 = 12;
+const DROPPED: u8 = 13;
 
 /// What stands at the beginning of a file.
 pub(super) fn header() -> Vec<u8> {
@@ -63,7 +67,7 @@ pub(super) fn records<'f>(file: &'f [u8], name: &str) -> Result<Option<Records<'
         return Ok(None);
     }
     let is_current = version == VERSION.to_le_bytes();
-    if !is_current && version != VERSION_WITHOUT_SENDING.to_le_bytes() {
+    if !is_current && EARLIER_VERSIONS.iter().all(|earlier| version != earlier.to_le_bytes()) {
         let what = format!("the journal {name} is of a newer version: use that version, or remove the file");
         return Err(Error::invalid(what));
     }
@@ -118,10 +122,14 @@ pub(super) fn write(entry: &DeliveryEntry, out: &mut Vec<u8>) {
         Outcome::Postponed(_) => (POSTPONED, 0),
         Outcome::Failed(_) => (FAILED, 0),
         Outcome::Reported(_) => (REPORTED, 0),
+        Outcome::Released { email, .. } => (RELEASED, email.map_or(0, |email| email.0)),
+        Outcome::NotReleased(_) => (NOT_RELEASED, 0),
+        Outcome::Dropped(_) => (DROPPED, 0),
     };
     let (code, status, reason) = match (&entry.outcome, entry.outcome.reply()) {
         (_, Some(reply)) => (reply.code, &*reply.status, &*reply.reason),
         (Outcome::Junk { reason, .. } | Outcome::Quarantined(reason), None) => (0, "", &**reason),
+        (Outcome::Released { by, .. } | Outcome::Dropped(by), None) => (0, "", &**by),
         (_, None) => (0, "", ""),
     };
     let mut flags = match entry.protocol {
@@ -198,7 +206,7 @@ impl<'f> View<'f> {
         let mut reader = Reader(body);
         let time = Timestamp(reader.u64()? as i64); // two's complement
         let [flags, outcome] = reader.array()?;
-        if outcome > REPORTED {
+        if outcome > DROPPED {
             return None;
         }
         let code = u16::from_le_bytes(reader.array()?);
@@ -247,6 +255,12 @@ impl<'f> View<'f> {
             POSTPONED => Outcome::Postponed(reply()),
             FAILED => Outcome::Failed(reply()),
             REPORTED => Outcome::Reported(reply()),
+            RELEASED => Outcome::Released {
+                email: Some(self.email).filter(|email| email.0 != 0),
+                by: self.reason.to_owned().into(),
+            },
+            NOT_RELEASED => Outcome::NotReleased(reply()),
+            DROPPED => Outcome::Dropped(self.reason.to_owned().into()),
             _ => Outcome::Refused(reply()),
         };
         DeliveryEntry {

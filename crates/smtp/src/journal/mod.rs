@@ -106,6 +106,17 @@ pub enum Outcome {
     Failed(NotedReply),
     /// Its sender gets a report, whose id in the queue this is.
     Reported(NotedReply),
+    /// An operator released it from the quarantine, and the recipient has it.
+    Released {
+        /// The email; `None` when it was stored before, and of a copy that was queued for another server.
+        email: Option<RecordId>,
+        /// Who released it, in one line.
+        by: Cow<'static, str>,
+    },
+    /// An operator released it from the quarantine, but the recipient could not get it for this reason: it stays there. The text says who it was.
+    NotReleased(NotedReply),
+    /// The operator who is named dropped it from the quarantine.
+    Dropped(Cow<'static, str>),
 }
 
 impl Outcome {
@@ -116,13 +127,16 @@ impl Outcome {
             | Self::Sent(reply)
             | Self::Postponed(reply)
             | Self::Failed(reply)
-            | Self::Reported(reply) => Some(reply),
+            | Self::Reported(reply)
+            | Self::NotReleased(reply) => Some(reply),
             Self::Stored(_)
             | Self::Junk { .. }
             | Self::Quarantined(_)
             | Self::Repeated
             | Self::Queued
-            | Self::BrokenOff => None,
+            | Self::BrokenOff
+            | Self::Released { .. }
+            | Self::Dropped(_) => None,
         }
     }
 }
@@ -190,7 +204,7 @@ pub struct Found {
 ///   a tenth of a second. A power cut may take more; nothing is synced for a single entry.
 /// - Entries are kept for [`JournalConfig::days`], and removed a day later at most. All files together never exceed
 ///   [`JournalConfig::bytes_max`] and [`JournalConfig::entries_max`]: the oldest go first, in files of an eighth.
-/// - Entries of messages that were stored, sent or given up have one half of these bounds, all others the other half. So a client that makes this
+/// - Entries of messages that were stored, quarantined, sent or given up have one half of these bounds, all others the other half. So a client that makes this
 ///   server refuse much, and a server that takes nothing, displace no entry of a delivered message; each address of SMTP has at most
 ///   [`JournalConfig::refused_per_minute_max`] entries of the others noted.
 /// - A damaged file is read up to the damage.

@@ -118,9 +118,18 @@ fn any_entry() -> impl Strategy<Value = DeliveryEntry> {
         (any::<u64>(), text())
             .prop_map(|(id, reason)| Outcome::Junk { email: RecordId(id), reason: reason.into() }),
         text().prop_map(|reason| Outcome::Quarantined(reason.into())),
-        (any::<u16>(), text(), text(), 0..5_usize).prop_map(|(code, status, reason, kind)| {
-            let kinds =
-                [Outcome::Refused, Outcome::Sent, Outcome::Postponed, Outcome::Failed, Outcome::Reported];
+        (prop::option::of(1..u64::MAX), text())
+            .prop_map(|(id, by)| Outcome::Released { email: id.map(RecordId), by: by.into() }),
+        text().prop_map(|by| Outcome::Dropped(by.into())),
+        (any::<u16>(), text(), text(), 0..6_usize).prop_map(|(code, status, reason, kind)| {
+            let kinds = [
+                Outcome::Refused,
+                Outcome::Sent,
+                Outcome::Postponed,
+                Outcome::Failed,
+                Outcome::Reported,
+                Outcome::NotReleased,
+            ];
             kinds[kind](NotedReply { code, status: status.into(), reason: reason.into() })
         }),
     ];
@@ -206,7 +215,7 @@ fn long_texts_are_cut_and_still_found() {
 
 #[test]
 fn a_file_of_a_newer_version_is_refused() {
-    let mut file = b"RSTNTJNL\x03\0\0\0".to_vec();
+    let mut file = b"RSTNTJNL\x04\0\0\0".to_vec();
     file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
     let error = format::records(&file, "stored-00000001").err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -531,8 +540,8 @@ async fn a_full_disk_loses_entries_until_there_is_space() {
     assert_eq!(ids(&find(&journal, About::Everything, 10).await), ["after", "before"]);
 }
 
-/// A file of version 1 with one entry, byte by byte: `docs/formats/journal.md`.
-fn of_version_1() -> Vec<u8> {
+/// A file of an earlier version with one entry, byte by byte: `docs/formats/journal.md`.
+fn of_version(version: u8) -> Vec<u8> {
     let mut body = (NOW * 1_000_000_000).to_le_bytes().to_vec();
     body.extend([32 | 2 | 4 | 8, 4]); // submission, TLS, an account, IPv4; queued
     body.extend(0_u16.to_le_bytes());
@@ -544,7 +553,7 @@ fn of_version_1() -> Vec<u8> {
         body.extend((text.len() as u16).to_le_bytes());
         body.extend(text.as_bytes());
     }
-    let mut file = [&b"RSTNTJNL"[..], &[1, 0, 0, 0]].concat();
+    let mut file = [&b"RSTNTJNL"[..], &[version, 0, 0, 0]].concat();
     file.extend(crc32c::crc32c(&file).to_le_bytes());
     file.extend((body.len() as u32).to_le_bytes());
     file.extend(crc32c::crc32c(&body).to_le_bytes());
@@ -554,22 +563,24 @@ fn of_version_1() -> Vec<u8> {
 
 #[tokio::test]
 async fn files_of_earlier_versions_are_read_and_not_appended_to() {
-    let [entry] = &read(&of_version_1())[..] else { panic!() };
-    assert_eq!(
-        (entry.protocol, entry.is_tls, &entry.outcome),
-        (Some(Protocol::Submission), true, &Outcome::Queued)
-    );
-    assert_eq!(
-        (entry.bytes, entry.recipient.as_str(), entry.message_id.as_deref()),
-        (77, "bob@example.net", Some("1@x"))
-    );
-    let test = TestJournal::new();
-    fs::write(test.folder.path().join("stored-00000001"), of_version_1()).unwrap();
-    let test = test.reopen();
-    test.journal.note(stored("new"));
-    test.journal.close().await.unwrap();
-    assert_eq!(fs::read(test.folder.path().join("stored-00000001")).unwrap(), of_version_1());
-    assert_eq!(test.ids("bob@example.net").await, ["new", "5-1"]);
+    for version in [1, 2] {
+        let [entry] = &read(&of_version(version))[..] else { panic!() };
+        assert_eq!(
+            (entry.protocol, entry.is_tls, &entry.outcome),
+            (Some(Protocol::Submission), true, &Outcome::Queued)
+        );
+        assert_eq!(
+            (entry.bytes, entry.recipient.as_str(), entry.message_id.as_deref()),
+            (77, "bob@example.net", Some("1@x"))
+        );
+        let test = TestJournal::new();
+        fs::write(test.folder.path().join("stored-00000001"), of_version(version)).unwrap();
+        let test = test.reopen();
+        test.journal.note(stored("new"));
+        test.journal.close().await.unwrap();
+        assert_eq!(fs::read(test.folder.path().join("stored-00000001")).unwrap(), of_version(version));
+        assert_eq!(test.ids("bob@example.net").await, ["new", "5-1"]);
+    }
 }
 
 #[tokio::test]
@@ -597,4 +608,32 @@ fn settings_that_can_not_work_are_named() {
     let problem = |config: JournalConfig| config.problem().map(|(setting, _)| setting);
     assert_eq!(problem(JournalConfig { entries_max: nonzero!(999), ..default.clone() }), Some("entries_max"));
     assert_eq!(problem(JournalConfig { bytes_max: nonzero!(1_000), ..default }), Some("bytes_max"));
+}
+
+#[tokio::test]
+async fn jrn4_releases_and_drops_outlive_refused_mail_and_restarts() {
+    let test = TestJournal::with(small());
+    let of = |id: &str, outcome| DeliveryEntry { outcome, ..stored(id) };
+    let reply = NotedReply {
+        code: 550,
+        status: "5.1.1".into(),
+        reason: "no such user here; released by anna".into(),
+    };
+    let noted = [
+        of("released", Outcome::Released { email: Some(RecordId(7)), by: "anna".into() }),
+        of("failed", Outcome::NotReleased(reply)),
+        of("dropped", Outcome::Dropped("bert".into())),
+    ];
+    noted.iter().for_each(|entry| test.journal.note(entry.clone()));
+    for number in 0..400 {
+        test.journal.note(unknown(number, "x@example.org"));
+        test.write().await;
+    }
+    test.journal.close().await.unwrap();
+    let test = test.reopen();
+    let found = test.find(About::Account(AccountId(100))).await.entries;
+    assert_eq!(found.len(), 3);
+    for entry in noted {
+        assert!(found.contains(&entry), "{entry:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Keeps suspicious mail in the quarantine of the records, and releases it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,14 +10,18 @@ use restante_mail_wire::smtp::Reply;
 use restante_records::{AccountId, RecordId};
 
 use crate::{
-    Forwarded, LocalDelivery, Quarantine, QuarantinedAbout, ReceivedMail, Target, recipients::Destination,
-    refusal::Refusal, trace::Header,
+    Delivered, DeliveryEntry, Forwarded, LocalDelivery, NotedReply, Outcome, Protocol, Quarantine,
+    QuarantinedAbout, ReceivedMail, Target,
+    recipients::{Destination, Outside},
+    refusal::Refusal,
+    trace::Header,
 };
 
 #[cfg(test)]
 mod tests;
 
-/// Keeps mail in [`restante_mail::quarantine::Quarantine`], and delivers what is released as if it had been accepted.
+/// Keeps mail in [`restante_mail::quarantine::Quarantine`], and delivers what is released as if it had been accepted. What is released and dropped is noted in
+/// the journal of [`LocalDelivery`].
 #[derive(Clone)]
 pub struct MailQuarantine {
     /// Where it is kept.
@@ -35,14 +39,34 @@ pub struct Released {
     pub problem: Option<String>,
 }
 
+/// A message that is being released.
+struct Releasing<'r> {
+    message: &'r Quarantined,
+    raw: Bytes,
+    /// The operator.
+    by: &'r str,
+    /// What became of it in each account that it goes to.
+    results: BTreeMap<AccountId, Result<Delivered, Refusal>>,
+}
+
 #[async_trait]
 impl Quarantine for MailQuarantine {
     async fn keep(&self, mail: ReceivedMail, about: QuarantinedAbout) -> Result<(), Error> {
-        let QuarantinedAbout { id: _, peer, hello, sender, recipients, reason, is_utf8 } = about;
+        let QuarantinedAbout { id: reply_id, peer, hello, sender, recipients, reason, is_utf8 } = about;
         let received = u64::try_from(mail.received.seconds()).unwrap_or(0);
         let ReceivedMail { raw, digest, .. } = mail;
-        let message =
-            NewQuarantined { peer, hello, sender, recipients, reason, received, is_utf8, digest, raw };
+        let message = NewQuarantined {
+            peer,
+            hello,
+            reply_id,
+            sender,
+            recipients,
+            reason,
+            received,
+            is_utf8,
+            digest,
+            raw,
+        };
         self.kept.keep(message).await.map(drop)
     }
 }
@@ -50,24 +74,22 @@ impl Quarantine for MailQuarantine {
 impl MailQuarantine {
     /// Delivers a message to its recipients, as they are resolved now, and removes it from the quarantine when all have it. Each account gets it once,
     /// and each alias that leads outside sends it once, however often this is repeated: also when the server ended before the message was removed.
-    /// Accounts that got the message outside of the quarantine do not get it again. `None` when it is not there.
+    /// Accounts that got the message outside of the quarantine do not get it again. `None` when it is not there. `by` is the operator, for the journal.
     ///
     /// # Errors
     /// Those of reading it, and of removing it. A recipient that fails is reported in the answer, and the message stays.
-    pub async fn release(&self, id: RecordId) -> Result<Option<Vec<Released>>, Error> {
+    pub async fn release(&self, id: RecordId, by: &str) -> Result<Option<Vec<Released>>, Error> {
         let Some(message) = self.kept.get(id).await? else { return Ok(None) };
         let raw = self.kept.read(message.blob).await?;
         let mut destinations = Vec::with_capacity(message.recipients.len());
         for recipient in &message.recipients {
             destinations.push(self.local.destination(&message.sender, recipient).await);
         }
-        let failed = self.deliver(&message, &raw, &destinations).await;
+        let results = self.deliver(&message, &raw, &destinations).await;
+        let releasing = Releasing { message: &message, raw, by, results };
         let mut released = Vec::with_capacity(message.recipients.len());
         for (recipient, destination) in message.recipients.iter().zip(destinations) {
-            let result = match destination {
-                Ok(destination) => self.finish(&message, &raw, &destination, &failed).await,
-                Err(refusal) => Err(refusal),
-            };
+            let result = self.finish(&releasing, recipient, destination).await;
             let problem = result.err().map(|refusal| text_of(&refusal.reply()));
             released.push(Released { recipient: recipient.clone(), problem });
         }
@@ -77,52 +99,90 @@ impl MailQuarantine {
         Ok(Some(released))
     }
 
-    /// Stores a message in all accounts that it goes to, each once, and returns those that it could not be stored in.
+    /// Removes messages for good, and returns how many were there. `by` is the operator, for the journal.
+    ///
+    /// # Errors
+    /// Those of reading and of removing them; repeating goes on.
+    pub async fn drop_messages(&self, ids: &[RecordId], by: &str) -> Result<u64, Error> {
+        let mut messages = BTreeMap::new();
+        for id in ids {
+            messages.insert(*id, self.kept.get(*id).await?);
+        }
+        let dropped = self.kept.remove(ids, Leaving::Dropped).await?;
+        for message in dropped.iter().filter_map(|id| messages.get(id)).flatten() {
+            for recipient in &message.recipients {
+                self.note(message, recipient, None, Outcome::Dropped(by.to_owned().into()));
+            }
+        }
+        Ok(dropped.len() as u64)
+    }
+
+    /// Stores a message in all accounts that it goes to, each once.
     async fn deliver(
         &self,
         message: &Quarantined,
         raw: &Bytes,
         destinations: &[Result<Destination, Refusal>],
-    ) -> Vec<(AccountId, Refusal)> {
-        let (mut targets, mut seen) = (Vec::<Target>::new(), BTreeSet::new());
+    ) -> BTreeMap<AccountId, Result<Delivered, Refusal>> {
+        let mut targets = Vec::<Target>::new();
         for target in destinations.iter().flatten().flat_map(|destination| &destination.targets) {
-            if seen.insert(target.account) {
+            if targets.iter().all(|known| known.account != target.account) {
                 targets.push(target.clone());
             }
         }
         if targets.is_empty() {
-            return Vec::new();
+            return BTreeMap::new();
         }
         // It arrives now: a date of days ago would hide it among what was read.
         let received = self.local.clock.now();
         let mail = ReceivedMail { raw: raw.clone(), digest: message.digest, to_junk: false, received };
         let results = self.local.delivery.deliver(mail, &targets).await.results;
-        let mut results = results.into_iter();
-        let mut failed = Vec::new();
-        for target in targets {
-            match results.next() {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => failed.push((target.account, self.local.refusal_of(&error))),
-                None => failed.push((target.account, Refusal::Away)),
-            }
-        }
-        failed
+        let results = results.into_iter().map(|result| result.map_err(|error| self.local.refusal_of(&error)));
+        targets.iter().map(|target| target.account).zip(results).collect()
     }
 
     /// What became of a message for a recipient; its copy for other servers is queued when its accounts have it.
     async fn finish(
         &self,
-        message: &Quarantined,
-        raw: &Bytes,
-        destination: &Destination,
-        failed: &[(AccountId, Refusal)],
+        releasing: &Releasing<'_>,
+        recipient: &str,
+        destination: Result<Destination, Refusal>,
     ) -> Result<(), Refusal> {
-        for target in &destination.targets {
-            if let Some((_, refusal)) = failed.iter().find(|(account, _)| *account == target.account) {
-                return Err(*refusal);
+        let Releasing { message, by, results, .. } = releasing;
+        let note = |target: Option<&Target>, result: Result<Option<RecordId>, Refusal>| {
+            let outcome = match result {
+                Ok(email) => Outcome::Released { email, by: (*by).to_owned().into() },
+                Err(refusal) => Outcome::NotReleased(not_released(refusal, by)),
+            };
+            self.note(message, recipient, target, outcome);
+        };
+        let Destination { targets, outside } = match destination {
+            Ok(destination) => destination,
+            Err(refusal) => {
+                note(None, Err(refusal));
+                return Err(refusal);
             }
+        };
+        let mut in_accounts = Ok(());
+        for target in &targets {
+            let result = results.get(&target.account).copied().unwrap_or(Err(Refusal::Away));
+            let email = |delivered| match delivered {
+                Delivered::New(email) => Some(email),
+                Delivered::Repeated => None,
+            };
+            note(Some(target), result.map(email));
+            in_accounts = in_accounts.and(result.map(drop));
         }
-        let Some(outside) = &destination.outside else { return Ok(()) };
+        in_accounts?;
+        let Some(outside) = outside else { return Ok(()) };
+        let forwarded = self.forward(releasing, &outside).await;
+        note(None, forwarded.map(|()| None));
+        forwarded
+    }
+
+    /// Queues the copy for other servers.
+    async fn forward(&self, releasing: &Releasing<'_>, outside: &Outside) -> Result<(), Refusal> {
+        let Releasing { message, raw, .. } = releasing;
         let Some(forwards) = &self.local.forwards else { return Err(Refusal::AliasOutside) };
         if Header::read(raw).was_delivered_to(&outside.alias) {
             return Err(Refusal::ForwardLoop);
@@ -137,6 +197,36 @@ impl MailQuarantine {
             received: self.local.clock.now(),
         };
         Box::pin(forwards.forward(forwarded)).await.map_err(|error| Refusal::of_store(error.kind()))
+    }
+
+    /// Notes what became of a message for a recipient.
+    fn note(&self, message: &Quarantined, recipient: &str, target: Option<&Target>, outcome: Outcome) {
+        let Some(journal) = &self.local.journal else { return };
+        journal.note(DeliveryEntry {
+            time: self.local.clock.now(),
+            // Only mail that comes by SMTP is checked.
+            protocol: Some(Protocol::Smtp),
+            is_tls: false,
+            peer: message.peer,
+            hello: message.hello.clone(),
+            sender: message.sender.clone(),
+            recipient: recipient.to_owned(),
+            account: target.map(|target| (target.account, target.address.to_string())),
+            id: message.reply_id.clone(),
+            message_id: message.message_id.clone(),
+            bytes: message.size,
+            outcome,
+        });
+    }
+}
+
+/// Why a message was not released, and who tried.
+fn not_released(refusal: Refusal, by: &str) -> NotedReply {
+    let reply = refusal.reply();
+    NotedReply {
+        code: reply.code,
+        status: reply.status.to_string().into(),
+        reason: format!("{}; released by {by}", reply.text).into(),
     }
 }
 

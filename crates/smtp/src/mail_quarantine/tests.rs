@@ -13,7 +13,7 @@ use restante_mail::{
 use restante_records::{Config, EngineUrl, Schema, open};
 
 use super::*;
-use crate::{ForwardSender, Forwards, MailDelivery, Outbox, Recipients, SmtpConfig};
+use crate::{ForwardSender, Forwards, Journal, MailDelivery, Outbox, Recipients, SmtpConfig};
 
 /// `anna` and `bob` have accounts, `team` is anna and an address elsewhere, and nobody else is there.
 struct Users;
@@ -71,7 +71,20 @@ impl Outbox for Sent {
     }
 }
 
+/// Notes in memory.
+#[derive(Default)]
+struct Entries(Mutex<Vec<DeliveryEntry>>);
+
+impl Journal for Entries {
+    fn note(&self, entry: DeliveryEntry) {
+        self.0.lock().push(entry);
+    }
+}
+
+const BY: &str = "an operator";
+
 struct Server {
+    journal: Arc<Entries>,
     quarantine: MailQuarantine,
     mail: Mail,
     sent: Arc<Sent>,
@@ -93,20 +106,21 @@ impl Server {
             QuarantineMetrics::default(),
         );
         let sent: Arc<Sent> = Arc::default();
+        let journal: Arc<Entries> = Arc::default();
         let local = LocalDelivery {
             hostname: "mx.example.org".to_owned(),
-            journal: None,
+            journal: Some(journal.clone()),
             recipients: Arc::new(Users),
             delivery: Arc::new(MailDelivery::new(mail.clone(), &SmtpConfig::default())),
             forwards: Some(Forwards { outbox: sent.clone(), sender: Arc::new(Unchanged) }),
             clock,
             quota_is_permanent: true,
         };
-        Self { quarantine: MailQuarantine { kept, local }, mail, sent }
+        Self { journal, quarantine: MailQuarantine { kept, local }, mail, sent }
     }
 
     async fn keep(&self, recipients: &[&str]) -> RecordId {
-        let raw = "Return-Path: <s@example.net>\r\nReceived: by here\r\nSubject: x\r\n\r\ntext of some length, and more of it, so that it is long enough for the quota\r\n";
+        let raw = "Return-Path: <s@example.net>\r\nReceived: by here\r\nSubject: x\r\nMessage-ID: <m@x>\r\n\r\ntext of some length, and more of it, so that it is long enough for the quota\r\n";
         let mail = ReceivedMail {
             raw: Bytes::from_static(raw.as_bytes()),
             digest: [7; 32],
@@ -114,7 +128,7 @@ impl Server {
             received: Timestamp::from_seconds(1_600_000_000),
         };
         let about = QuarantinedAbout {
-            id: "id".into(),
+            id: "5-1".into(),
             peer: None,
             hello: "h".into(),
             sender: "s@example.net".into(),
@@ -131,6 +145,17 @@ impl Server {
         page.items.iter().map(|item| item.id).collect()
     }
 
+    /// What was noted since the last call: recipient, account and outcome. Each entry names the message.
+    fn noted(&self) -> Vec<(String, Option<u32>, Outcome)> {
+        let entries = std::mem::take(&mut *self.journal.0.lock());
+        let read = |entry: DeliveryEntry| {
+            let named = (entry.id.as_str(), entry.message_id.as_deref(), entry.sender.as_str());
+            assert_eq!(named, ("5-1", Some("m@x"), "s@example.net"));
+            (entry.recipient, entry.account.map(|(account, _)| account.0), entry.outcome)
+        };
+        entries.into_iter().map(read).collect()
+    }
+
     async fn emails(&self, account: u32) -> u64 {
         self.mail.usage(AccountId(account)).await.unwrap().emails
     }
@@ -141,7 +166,7 @@ async fn chk20_what_is_released_is_delivered_once_to_each_account() {
     let server = Server::new().await;
     let id = server.keep(&["anna@example.org", "anna+shop@example.org", "team@example.org"]).await;
     assert_eq!(server.emails(2_000).await, 0);
-    let released = server.quarantine.release(id).await.unwrap().unwrap();
+    let released = server.quarantine.release(id, BY).await.unwrap().unwrap();
     assert!(released.len() == 3 && released.iter().all(|it| it.problem.is_none()), "{released:?}");
     assert_eq!((server.emails(2_000).await, server.sent.0.lock().len()), (1, 1));
     {
@@ -149,10 +174,10 @@ async fn chk20_what_is_released_is_delivered_once_to_each_account() {
         assert_eq!(sent[0].0.sender, "rewritten-s@example.net");
         assert!(sent[0].1.starts_with(b"Delivered-To: team@example.org\r\nReceived: by here\r\n"));
     }
-    assert_eq!(server.quarantine.release(id).await.unwrap(), None);
+    assert_eq!(server.quarantine.release(id, BY).await.unwrap(), None);
     // The client has not got its reply, and sends it again: it is another one in quarantine, and nothing new when it is released.
     let again = server.keep(&["anna@example.org", "team@example.org"]).await;
-    server.quarantine.release(again).await.unwrap().unwrap();
+    server.quarantine.release(again, BY).await.unwrap().unwrap();
     assert_eq!((server.emails(2_000).await, server.sent.0.lock().len()), (1, 1));
     assert!(server.ids().await.is_empty());
 }
@@ -163,7 +188,7 @@ async fn chk20_operators_who_release_the_same_at_once_deliver_it_once() {
     let id = server.keep(&["anna@example.org", "team@example.org"]).await;
     let release = || {
         let quarantine = server.quarantine.clone();
-        tokio::spawn(async move { quarantine.release(id).await.unwrap() })
+        tokio::spawn(async move { quarantine.release(id, BY).await.unwrap() })
     };
     let tasks: Vec<_> = (0..4).map(|_| release()).collect();
     for task in tasks {
@@ -177,11 +202,50 @@ async fn chk20_what_can_not_be_delivered_to_all_stays_in_quarantine() {
     let server = Server::new().await;
     let id = server.keep(&["anna@example.org", "gone@example.org", "bob@example.org"]).await;
     for _ in 0..2 {
-        let released = server.quarantine.release(id).await.unwrap().unwrap();
+        let released = server.quarantine.release(id, BY).await.unwrap().unwrap();
         let problems: Vec<Option<&str>> = released.iter().map(|it| it.problem.as_deref()).collect();
         assert_eq!(problems[..2], [None, Some("550 5.1.1 no such user here")]);
         assert!(problems[2].is_some_and(|problem| problem.starts_with("552 5.2.2")), "{problems:?}");
         assert_eq!((server.emails(2_000).await, server.emails(2_001).await), (1, 0));
         assert_eq!(server.ids().await, [id]);
     }
+}
+
+#[tokio::test]
+async fn jrn4_what_operators_release_is_noted_for_each_recipient() {
+    let server = Server::new().await;
+    let id = server.keep(&["anna@example.org", "team@example.org", "gone@example.org"]).await;
+    server.quarantine.release(id, BY).await.unwrap().unwrap();
+    let noted = server.noted();
+    let [(anna, Some(2_000), Outcome::Released { email: Some(email), by }), rest @ ..] = &noted[..] else {
+        panic!("{noted:?}");
+    };
+    assert_eq!((anna.as_str(), &**by), ("anna@example.org", BY));
+    let released = |email| Outcome::Released { email, by: BY.into() };
+    let problem = NotedReply {
+        code: 550,
+        status: "5.1.1".into(),
+        reason: "no such user here; released by an operator".into(),
+    };
+    let expected = [
+        ("team@example.org".to_owned(), Some(2_000), released(Some(*email))),
+        ("team@example.org".to_owned(), None, released(None)),
+        ("gone@example.org".to_owned(), None, Outcome::NotReleased(problem)),
+    ];
+    assert_eq!(rest, expected);
+    // The second time nothing is stored again.
+    server.quarantine.release(id, BY).await.unwrap().unwrap();
+    assert_eq!(server.noted()[0], ("anna@example.org".to_owned(), Some(2_000), released(None)));
+}
+
+#[tokio::test]
+async fn jrn4_what_operators_drop_is_noted_once_for_each_recipient() {
+    let server = Server::new().await;
+    let id = server.keep(&["anna@example.org", "bob@example.org"]).await;
+    let ids = [id, id, RecordId(99)];
+    assert_eq!(server.quarantine.drop_messages(&ids, BY).await.unwrap(), 1);
+    let dropped = |recipient: &str| (recipient.to_owned(), None, Outcome::Dropped(BY.into()));
+    assert_eq!(server.noted(), [dropped("anna@example.org"), dropped("bob@example.org")]);
+    assert_eq!(server.quarantine.drop_messages(&ids, BY).await.unwrap(), 0);
+    assert_eq!(server.noted(), []);
 }

@@ -4,10 +4,13 @@ import { byId } from "./dom.js";
 import { addressOf, closeDetail, move, newer, older, openAddress, startMessages, toggleTail } from "./messages.js";
 import { startOverview } from "./overview.js";
 
-const VIEWS = ["overview", "messages", "mail", "account", "queue"];
+const VIEWS = ["overview", "messages", "mail", "account", "queue", "quarantine", "dmarc"];
 /** The views that stand below another one in the list of views. */
-const BELOW = { account: "mail", queue: "mail" };
-const TITLES = { overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante", queue: "Outgoing mail – restante" };
+const BELOW = { account: "mail", queue: "mail", quarantine: "mail", dmarc: "mail" };
+const TITLES = {
+  overview: "restante", messages: "Messages – restante", mail: "Mail – restante", account: "Account – restante",
+  queue: "Outgoing mail – restante", quarantine: "Quarantine – restante", dmarc: "DMARC – restante",
+};
 const SHORTCUTS_KEY = "restante-shortcuts";
 
 /** The address behind `#` names the view and, for messages, what is searched. */
@@ -41,6 +44,8 @@ async function openMailView(search) {
   if (view === "mail") (await import("./mail.js")).openMail();
   if (view === "account") (await import("./account.js")).openAccount(search);
   if (view === "queue") (await import("./queue.js")).openQueue(search);
+  if (view === "quarantine") (await import("./quarantine.js")).openQuarantine(search);
+  if (view === "dmarc") (await import("./dmarc.js")).openDmarc(search);
 }
 
 function goTo(wanted) {

@@ -16,6 +16,11 @@ const OUTCOMES = {
   postponed: ["postponed", "warn"],
   failed: ["failed", "bad"],
   reported: ["reported", "warn"],
+  junk: ["to Junk", "warn"],
+  quarantined: ["to quarantine", "warn"],
+  released: ["released", "good"],
+  not_released: ["not released", "bad"],
+  dropped: ["dropped", "bad"],
 };
 
 /** Fills a table within a part that scrolls; without items the part is hidden. */

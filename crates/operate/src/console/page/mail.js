@@ -63,6 +63,7 @@ function show(state, history) {
   showFacts(mail);
   showStorage(mail);
   showErrors(mail);
+  showChecks(state);
   showOutgoing(state);
   byId("mail-lists").hidden = !state.hasAdmin;
   byId("mail-note").hidden = state.hasAdmin;
@@ -124,6 +125,22 @@ function showFacts(mail) {
     ["Event streams", known(mail.eventStreams)],
     ["WebSockets", known(mail.webSockets)],
   ]);
+}
+
+/** The pages behind the links are for operators. */
+function showChecks({ mail, hasAdmin }) {
+  const { verdicts = {}, dmarc = {}, dmarcReports: reports = {} } = mail;
+  byId("checks").querySelector(".acts").hidden = !hasAdmin;
+  setFacts(byId("checks-facts"), [
+    ["In quarantine", known(mail.quarantined, (messages) => `${plural(messages, "message")}, ${bytes(mail.quarantinedBytes ?? 0)}`)],
+    ["Accepted", known(verdicts.accept)],
+    ["To Junk", known(verdicts.junk)],
+    ["To quarantine", known(verdicts.quarantine)],
+    ["Refused, deferred", count((verdicts.refuse ?? 0) + (verdicts.defer ?? 0))],
+    ["Checks without a result", known(mail.notJudged)],
+    ["DMARC passed, failed", dmarc.pass === undefined ? null : `${count(dmarc.pass)}, ${count(dmarc.fail ?? 0)}`],
+    ["DMARC reports sent", known(reports.queued)],
+  ], true);
 }
 
 function showStorage(mail) {

@@ -162,7 +162,9 @@ impl Sending {
         let health = sender.health();
         let learning = match learning {
             Some(filter) => {
-                let learning = LearningFollower::new(mail.clone(), filter, metrics.followers.clone());
+                let (per_hour_max, metrics) =
+                    (config.checks.filter.learned_per_hour_max, metrics.followers.clone());
+                let learning = LearningFollower::new(mail.clone(), filter, per_hour_max, metrics);
                 let named = Settings { gather: LESSONS_GATHERED, ..Settings::new(LearningFollower::NAME) };
                 Some(Follower::new(named, records, learning, clock.clone(), follow)?)
             }

@@ -1,7 +1,10 @@
 //! `restante dmarc`: what DMARC found of received mail, in the records of a stopped server or of a running one.
 
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     io::{self, Write},
+    net::IpAddr,
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
@@ -19,7 +22,7 @@ use restante_core::{Error, Timestamp};
 use restante_delivery::aggregate::{feedback_of, write_xml};
 use restante_directory::{Directory, DirectoryMetrics, Login};
 use restante_http::{Audience, Route};
-use restante_mail::dmarc::{DmarcRows, DomainSeen};
+use restante_mail::dmarc::{Disposition, DmarcRows, DomainSeen, SeenRow};
 use serde::{Deserialize, Serialize};
 
 use super::directory::{
@@ -37,8 +40,11 @@ use crate::{
 
 /// Where a running server answers.
 const PATH: &str = "/admin/v1/dmarc";
-/// The most domains of an answer: those with the most failures.
+/// The most domains and sources of an answer: those with the most failures.
 const DOMAINS_MAX: usize = 1_000;
+const SOURCES_MAX: usize = 1_000;
+/// The most days of an answer.
+const DAYS_MAX: usize = 100;
 const DAY_SECONDS: i64 = 86_400;
 
 #[derive(Subcommand, Debug)]
@@ -76,8 +82,12 @@ pub(crate) struct DmarcReportFlags {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum DmarcOperation {
+    /// The days that have counts, the newest first.
+    Days,
     /// The domains of a day, since 1970.
     List { day: u64 },
+    /// The addresses that sent mail of a domain.
+    Sources { day: u64, domain: String },
     /// The report about a domain.
     Report { day: u64, domain: String },
 }
@@ -86,7 +96,9 @@ pub(crate) enum DmarcOperation {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum DmarcAnswer {
+    Days(Vec<u64>),
     Listed(Vec<DomainLine>),
+    Sources(Vec<SourceLine>),
     /// XML; null when nothing was counted.
     Report(Option<String>),
 }
@@ -98,6 +110,26 @@ struct DomainLine {
     domain: String,
     passed: u64,
     failed: u64,
+    /// Whether a report was sent about the day; null as long as that is not known.
+    #[serde(default)]
+    was_reported: Option<bool>,
+}
+
+/// An address that sent mail of a domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct SourceLine {
+    /// Null for the messages beyond the rows of the day.
+    source: Option<IpAddr>,
+    passed: u64,
+    failed: u64,
+    /// Messages with a signature of an aligned domain that holds.
+    dkim: u64,
+    /// Messages for whose aligned domain SPF passed.
+    spf: u64,
+    /// Messages that were put into Junk or quarantine for it.
+    quarantined: u64,
+    /// Messages that were refused for it.
+    refused: u64,
 }
 
 /// Answers operators.
@@ -115,10 +147,18 @@ impl Operator {
 
     async fn operate(&self, operation: DmarcOperation) -> Result<DmarcAnswer, Error> {
         match operation {
+            DmarcOperation::Days => Ok(DmarcAnswer::Days(self.rows.days(DAYS_MAX).await?)),
             DmarcOperation::List { day } => {
+                let reported = self.rows.reported(day).await?;
                 let domains = self.rows.domains(day).await?.into_iter().take(DOMAINS_MAX);
-                let line = |DomainSeen { domain, passed, failed }| DomainLine { domain, passed, failed };
+                let line = |DomainSeen { domain, passed, failed }| {
+                    let was_reported = reported.get(&domain).copied();
+                    DomainLine { domain, passed, failed, was_reported }
+                };
                 Ok(DmarcAnswer::Listed(domains.map(line).collect()))
+            }
+            DmarcOperation::Sources { day, domain } => {
+                Ok(DmarcAnswer::Sources(self.sources(day, &domain).await?))
             }
             DmarcOperation::Report { day, domain } => {
                 let email = reporting::sender(&self.config, &self.directory).await?;
@@ -126,6 +166,46 @@ impl Operator {
                 let feedback = feedback_of(&self.rows, day, &domain, hostname, &email).await?;
                 Ok(DmarcAnswer::Report(feedback.as_ref().map(write_xml)))
             }
+        }
+    }
+}
+
+impl Operator {
+    /// The addresses that sent mail of a domain on a day, those with the most failures first. It reads all rows of the domain.
+    async fn sources(&self, day: u64, domain: &str) -> Result<Vec<SourceLine>, Error> {
+        let mut sources: BTreeMap<Option<IpAddr>, SourceLine> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.rows.rows(day, domain, after).await?;
+            for seen in page.rows {
+                sources.entry(seen.row.source).or_default().add(&seen);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut sources: Vec<SourceLine> = sources.into_values().collect();
+        sources.sort_by_key(|line| Reverse((line.failed, line.passed)));
+        sources.truncate(SOURCES_MAX);
+        Ok(sources)
+    }
+}
+
+impl SourceLine {
+    fn add(&mut self, SeenRow { row, count, record: _ }: &SeenRow) {
+        self.source = row.source;
+        *(if row.is_pass() { &mut self.passed } else { &mut self.failed }) += count;
+        if row.dkim_aligned {
+            self.dkim += count;
+        }
+        if row.spf_aligned {
+            self.spf += count;
+        }
+        match row.disposition {
+            Disposition::None => {}
+            Disposition::Quarantine => self.quarantined += count,
+            Disposition::Reject => self.refused += count,
         }
     }
 }
@@ -164,9 +244,15 @@ pub(crate) async fn run(command: DmarcCommand) -> anyhow::Result<ExitCode> {
             };
             let row = |line: &DomainLine| {
                 let domain = if line.domain.is_empty() { "(others)" } else { &line.domain };
-                vec![domain.to_owned(), line.failed.to_string(), line.passed.to_string()]
+                let report = match line.was_reported {
+                    Some(true) => "sent",
+                    Some(false) => "none",
+                    None => "-",
+                };
+                let counts = [line.failed.to_string(), line.passed.to_string()];
+                [vec![domain.to_owned()], counts.to_vec(), vec![report.to_owned()]].concat()
             };
-            show::list(&domains, flags.flags.format, &["domain", "failed", "passed"], row)?;
+            show::list(&domains, flags.flags.format, &["domain", "failed", "passed", "report"], row)?;
         }
         DmarcCommand::Report(flags) => {
             let operation = DmarcOperation::Report { day: day_of(flags.day), domain: flags.domain.clone() };
@@ -214,6 +300,31 @@ fn day_at(at: Timestamp) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chk21_a_source_is_shown_with_what_passed_and_what_was_done() {
+        let row = |dkim_aligned, spf_aligned, disposition| restante_mail::dmarc::Row {
+            domain: "example.net".to_owned(),
+            source: Some("192.0.2.1".parse().unwrap()),
+            disposition,
+            dkim_aligned,
+            spf_aligned,
+            ..restante_mail::dmarc::Row::others()
+        };
+        let mut line = SourceLine::default();
+        for (row, count) in [
+            (row(true, false, Disposition::None), 5),
+            (row(true, true, Disposition::None), 4),
+            (row(false, false, Disposition::Quarantine), 2),
+            (row(false, false, Disposition::Reject), 1),
+        ] {
+            line.add(&SeenRow { row, record: None, count });
+        }
+        let source = Some("192.0.2.1".parse().unwrap());
+        let expected =
+            SourceLine { source, passed: 9, failed: 3, dkim: 9, spf: 4, quarantined: 2, refused: 1 };
+        assert_eq!(line, expected);
+    }
 
     #[test]
     fn chk21_a_day_is_one_of_utc() {

@@ -33,13 +33,21 @@ struct Glance {
     messages: BTreeMap<String, f64>,
     /// Attempts to deliver outgoing mail by result.
     outgoing: BTreeMap<String, f64>,
+    /// Messages of other servers that were checked, by verdict.
+    verdicts: BTreeMap<String, f64>,
+    /// Checks that did not come to a result.
+    not_judged: f64,
+    /// Messages whose domain has a DMARC record, by whether they passed.
+    dmarc: BTreeMap<String, f64>,
+    /// Aggregate reports by what became of them.
+    reports: BTreeMap<String, f64>,
     requests: f64,
     /// What went wrong, and how often.
     errors: BTreeMap<String, f64>,
 }
 
 /// Gauges with the names that they have in the answer.
-const GAUGES: [(&str, &str); 21] = [
+const GAUGES: [(&str, &str); 23] = [
     ("restante_mail_accounts", "accounts"),
     ("restante_mail_stored_emails", "emails"),
     ("restante_mail_stored_bytes", "bytes"),
@@ -61,6 +69,8 @@ const GAUGES: [(&str, &str); 21] = [
     ("restante_queue_held", "outgoingHeld"),
     ("restante_queue_oldest_due_seconds", "outgoingOldestDueSeconds"),
     ("restante_queue_is_held", "outgoingIsHeld"),
+    ("restante_quarantine_messages", "quarantined"),
+    ("restante_quarantine_bytes", "quarantinedBytes"),
 ];
 
 impl Glance {
@@ -80,6 +90,12 @@ impl Glance {
             }
             ("restante_smtp_messages_total", Some(result)) => add(&mut self.messages, result, sample.value),
             ("restante_queue_attempts_total", Some(result)) => add(&mut self.outgoing, result, sample.value),
+            ("restante_dmarc_messages_total", Some(result)) => add(&mut self.dmarc, result, sample.value),
+            ("restante_dmarc_reports_total", Some(result)) => add(&mut self.reports, result, sample.value),
+            ("restante_checks_verdicts_total", _) => {
+                add(&mut self.verdicts, sample.label("verdict").unwrap_or("unknown"), sample.value);
+            }
+            ("restante_checks_not_judged_total", _) => self.not_judged += sample.value,
             ("restante_jmap_requests_total", _) => self.requests += sample.value,
             ("restante_jmap_connections", _) => {
                 let kind =
@@ -115,6 +131,10 @@ impl Glance {
         shown.insert("deliveries".to_owned(), json!(self.deliveries));
         shown.insert("messages".to_owned(), json!(self.messages));
         shown.insert("outgoing".to_owned(), json!(self.outgoing));
+        shown.insert("verdicts".to_owned(), json!(self.verdicts));
+        shown.insert("notJudged".to_owned(), json!(self.not_judged));
+        shown.insert("dmarc".to_owned(), json!(self.dmarc));
+        shown.insert("dmarcReports".to_owned(), json!(self.reports));
         shown.insert("requests".to_owned(), json!(self.requests));
         shown.insert("errors".to_owned(), errors.into_iter().map(error).collect());
         shown.into()
@@ -133,7 +153,7 @@ fn error_of(sample: &Sample<'_>) -> Option<String> {
             let protocol = label("protocol").to_ascii_uppercase();
             Some(format!("{protocol} recipient: {}", words(label("result"))))
         }
-        "restante_smtp_messages_total" if label("result") != "stored" => {
+        "restante_smtp_messages_total" if !matches!(label("result"), "stored" | "junk" | "quarantined") => {
             let protocol = label("protocol").to_ascii_uppercase();
             Some(format!("{protocol} message: {}", words(label("result"))))
         }
@@ -204,6 +224,13 @@ restante_queue_attempts_total{result=\"delivered\"} 40
 restante_queue_attempts_total{result=\"postponed\"} 6
 restante_queue_attempts_total{result=\"failed\"} 5
 restante_sending_refused_total{limit=\"messages\"} 4
+restante_smtp_messages_total{protocol=\"smtp\",result=\"quarantined\"} 8
+restante_quarantine_messages 6
+restante_checks_verdicts_total{verdict=\"refuse\",check=\"dmarc\"} 3
+restante_checks_verdicts_total{verdict=\"refuse\",check=\"filter\"} 4
+restante_checks_not_judged_total{check=\"filter\"} 2
+restante_dmarc_messages_total{result=\"fail\"} 9
+restante_dmarc_reports_total{result=\"queued\"} 1
 ";
 
     #[test]
@@ -212,7 +239,10 @@ restante_sending_refused_total{limit=\"messages\"} 4
         let mail = &facts.fields["mail"];
         assert_eq!((&mail["accounts"], &mail["recordsDiskBytes"]), (&json!(2.0), &json!(4_096.0)));
         assert_eq!(mail["deliveries"], json!({"new": 5.0, "over_quota": 1.0, "failed": 0.0}));
-        assert_eq!(mail["messages"], json!({"stored": 6.0}), "of both protocols");
+        assert_eq!(mail["messages"], json!({"stored": 6.0, "quarantined": 8.0}), "of both protocols");
+        assert_eq!((&mail["quarantined"], &mail["verdicts"]), (&json!(6.0), &json!({"refuse": 7.0})));
+        assert_eq!((&mail["notJudged"], &mail["dmarc"]), (&json!(2.0), &json!({"fail": 9.0})));
+        assert_eq!(mail["dmarcReports"], json!({"queued": 1.0}));
         assert_eq!((&mail["requests"], &mail["eventStreams"]), (&json!(7.0), &json!(4.0)));
         assert_eq!(
             mail["errors"],

@@ -105,6 +105,12 @@ pub(super) enum TracedOutcome {
     Failed,
     /// Its sender gets a report.
     Reported,
+    /// An operator released it from the quarantine, and the recipient has it.
+    Released,
+    /// An operator released it, but the recipient could not get it.
+    NotReleased,
+    /// An operator dropped it from the quarantine.
+    Dropped,
 }
 
 impl TracedOutcome {
@@ -122,6 +128,9 @@ impl TracedOutcome {
             Self::Postponed => "postponed",
             Self::Failed => "failed",
             Self::Reported => "reported",
+            Self::Released => "released",
+            Self::NotReleased => "not released",
+            Self::Dropped => "dropped",
         }
     }
 }
@@ -148,6 +157,15 @@ impl From<DeliveryEntry> for TracedDelivery {
             Outcome::Postponed(reply) => (TracedOutcome::Postponed, None, Some(reply)),
             Outcome::Failed(reply) => (TracedOutcome::Failed, None, Some(reply)),
             Outcome::Reported(reply) => (TracedOutcome::Reported, None, Some(reply)),
+            Outcome::Released { email, by } => {
+                why = Some(format!("by {by}"));
+                (TracedOutcome::Released, email.map(|id| format!("e{}", id.0)), None)
+            }
+            Outcome::NotReleased(reply) => (TracedOutcome::NotReleased, None, Some(reply)),
+            Outcome::Dropped(by) => {
+                why = Some(format!("by {by}"));
+                (TracedOutcome::Dropped, None, None)
+            }
         };
         let (account, address) = entry.account.map(|(account, address)| (account.0, address)).unzip();
         Self {

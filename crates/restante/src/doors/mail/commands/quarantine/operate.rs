@@ -3,7 +3,7 @@
 use base64_simd::STANDARD;
 use restante_core::Error;
 use restante_directory::Actor;
-use restante_mail::quarantine::{LIST_MAX, Leaving, ListFilter, Quarantined};
+use restante_mail::quarantine::{LIST_MAX, ListFilter, Quarantined};
 use restante_records::RecordId;
 use restante_smtp::MailQuarantine;
 use serde::{Deserialize, Serialize};
@@ -148,7 +148,7 @@ impl Operator {
             QuarantineOperation::Show { id } => self.show(RecordId(id)).await,
             QuarantineOperation::Release { ids } => self.release(actor, &of_ids(&ids)?).await,
             QuarantineOperation::Drop { ids } => {
-                let dropped = self.0.kept.remove(&of_ids(&ids)?, Leaving::Dropped).await?;
+                let dropped = self.0.drop_messages(&of_ids(&ids)?, &actor.0).await?;
                 info!(by = %actor.0, messages = dropped, "mail in quarantine was dropped");
                 Ok(QuarantineAnswer::Dropped(dropped))
             }
@@ -167,7 +167,7 @@ impl Operator {
     async fn release(&self, actor: &Actor, ids: &[RecordId]) -> Result<QuarantineAnswer, Error> {
         let mut all = Vec::new();
         for id in ids {
-            let Some(released) = self.0.release(*id).await? else { continue };
+            let Some(released) = self.0.release(*id, &actor.0).await? else { continue };
             info!(by = %actor.0, message = id.0, recipients = released.len(), "mail was released from quarantine");
             let of_id = |to: restante_smtp::Released| ReleasedTo {
                 id: id.0,
