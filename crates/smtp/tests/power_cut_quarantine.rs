@@ -252,12 +252,11 @@ impl Server {
     }
 
     /// Releases a mail as two operators do at once.
-    async fn release(&self, mail: u32) {
-        let id = self.record_of(mail).await;
+    async fn release(&self, id: RecordId) {
         let (one, other) =
             tokio::join!(self.quarantine.release(id, OPERATOR), self.quarantine.release(id, OPERATOR));
         for released in one.unwrap().into_iter().chain(other.unwrap()).flatten() {
-            assert_eq!(released.problem, None, "mail {mail}");
+            assert_eq!(released.problem, None, "record {}", id.0);
         }
     }
 }
@@ -324,8 +323,9 @@ async fn run(child: Arc<Child>) {
                     child.acknowledge(&format!("sent {mail}")).unwrap();
                 }
                 if is_released(mail) {
+                    let id = server.record_of(mail).await;
                     child.acknowledge(&format!("releasing {mail}")).unwrap();
-                    server.release(mail).await;
+                    server.release(id).await;
                     child.acknowledge(&format!("released {mail}")).unwrap();
                 } else if is_dropped(mail) {
                     let id = server.record_of(mail).await;
@@ -393,10 +393,12 @@ async fn verify(folder: &Path, known: &Known<'_>) {
         peer.send(mail).await;
         expected.insert(mail);
     }
+    let kept = server.quarantined().await;
     for mail in &expected {
-        server.release(*mail).await;
+        server.release(kept[mail][0]).await;
     }
-    let ids: Vec<RecordId> = server.quarantined().await.into_values().flatten().collect();
+    let dropped = kept.iter().filter(|(mail, _)| !expected.contains(mail));
+    let ids: Vec<RecordId> = dropped.flat_map(|(_, ids)| ids).copied().collect();
     assert_eq!(server.quarantine.drop_messages(&ids, OPERATOR).await.unwrap(), ids.len() as u64);
     assert!(server.quarantined().await.is_empty());
     let (delivered, forwarded) = (server.delivered().await, server.forwarded().await);
