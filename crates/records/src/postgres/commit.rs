@@ -180,7 +180,7 @@ async fn make(shared: &Arc<Shared>, group: Group) {
             Outcome::NotMade(error) => error.into(),
             Outcome::InDoubt(error) => match settle(shared, &worked.touched, &made_by, error).await {
                 Settled::Made => {
-                    // Its positions are unknown: whoever reads the feed announces what this leaves out.
+                    // Its positions are unknown: those that read the feed announce what this leaves out.
                     shared.announce_alone(&worked.touched);
                     return group.answer(worked.answers);
                 }
