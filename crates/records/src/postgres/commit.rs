@@ -15,7 +15,9 @@ use super::{
     transact::{self, MadeBy, Wanted},
     work::{Read, Work, Writes, bodies_of},
 };
-use crate::{AccountId, Change, Commit, Committed, Error, Position, Revision, validate::check_commit};
+use crate::{
+    AccountId, Change, Commit, Committed, Error, Position, Revision, Touched, validate::check_commit,
+};
 
 /// Commits that wait for each writer at most; further ones wait for room.
 const WAITING_MAX: usize = 1_024;
@@ -179,9 +181,8 @@ async fn make(shared: &Arc<Shared>, group: Group) {
             }
             Outcome::NotMade(error) => error.into(),
             Outcome::InDoubt(error) => match settle(shared, &worked.touched, &made_by, error).await {
-                Settled::Made => {
-                    // Its positions are unknown: those that read the feed announce what this leaves out.
-                    shared.announce_alone(&worked.touched);
+                Settled::Made(feed) => {
+                    shared.announce_found(&feed);
                     return group.answer(worked.answers);
                 }
                 Settled::NotMade(_) if attempt < ATTEMPTS => continue,
@@ -258,7 +259,8 @@ pub(super) fn outcome(done: Result<u64, AttemptError>, is_committing: bool) -> O
 
 /// What was found out about a commit in doubt.
 pub(super) enum Settled {
-    Made,
+    /// With the last commits of its accounts, which may be later ones.
+    Made(Vec<Touched>),
     NotMade(Error),
     Unknown(Error),
 }
@@ -282,14 +284,14 @@ pub(super) async fn settle(
         let found = lease.drive("look for a commit", transact::find_out(&connection, &accounts)).await;
         let Ok(found) = found else { continue };
         shared.metrics.postgres_settled.inc();
-        if found.values().any(|(_, mark)| mark[..] == made_by[..]) {
-            return Settled::Made;
+        if found.heads.values().any(|(_, mark)| mark[..] == made_by[..]) {
+            return Settled::Made(found.feed);
         }
         let expected: BTreeMap<AccountId, Revision> = touched.iter().copied().collect();
         let is_below = |(account, (head, _)): (&AccountId, &(crate::rows::AccountRow, Vec<u8>))| {
             expected.get(account).is_some_and(|revision| head.revision < *revision)
         };
-        if found.iter().any(is_below) {
+        if found.heads.iter().any(is_below) {
             return Settled::NotMade(error); // all of it would be there, or nothing
         }
         break;
@@ -317,10 +319,10 @@ impl Shared {
         }
     }
 
-    /// Announces commits whose positions are unknown.
-    fn announce_alone(&self, touched: &[(AccountId, Revision)]) {
-        for (account, revision) in touched {
-            self.announcements.committed(*account, *revision, Position(u64::MAX));
+    /// Announces what was found in the feed.
+    pub(super) fn announce_found(&self, feed: &[Touched]) {
+        for touched in feed {
+            self.announcements.committed(touched.account, touched.revision, touched.position);
         }
     }
 }

@@ -56,7 +56,7 @@ impl Shared {
             Outcome::NotMade(error) => return Err(error.into()),
             Outcome::InDoubt(error) if step.touched.is_empty() => return Err(error),
             Outcome::InDoubt(error) => match settle(self, &step.touched, &made_by, error).await {
-                Settled::Made => {}
+                Settled::Made(feed) => self.announce_found(&feed),
                 Settled::NotMade(error) | Settled::Unknown(error) => return Err(error),
             },
         }

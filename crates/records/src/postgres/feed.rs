@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use restante_core::Timestamp;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Shared,
@@ -42,15 +42,20 @@ pub(super) async fn read_touched(
     let parameters: [&(dyn ToSql + Sync); 2] = [&to_sql(after.0), &to_sql(limit as u64)];
     let mut touched = Vec::new();
     for row in connection.query("read the feed", TOUCHED, &parameters).await? {
-        let committed_ms: i64 = column(&row, 3)?;
-        touched.push(Touched {
-            position: Position(from_sql(column(&row, 1)?)),
-            account: account_from_sql(column(&row, 0)?)?,
-            revision: Revision(from_sql(column(&row, 2)?)),
-            committed_at: Timestamp(committed_ms.saturating_mul(NANOS_PER_MILLI)),
-        });
+        touched.push(decode_touched(&row)?);
     }
     Ok(touched)
+}
+
+/// A row of the feed.
+pub(super) fn decode_touched(row: &Row) -> Result<Touched, AttemptError> {
+    let committed_ms: i64 = column(row, 3)?;
+    Ok(Touched {
+        position: Position(from_sql(column(row, 1)?)),
+        account: account_from_sql(column(row, 0)?)?,
+        revision: Revision(from_sql(column(row, 2)?)),
+        committed_at: Timestamp(committed_ms.saturating_mul(NANOS_PER_MILLI)),
+    })
 }
 
 impl Shared {

@@ -12,10 +12,11 @@ use super::{
     Shared,
     connect::Connection,
     error::{AttemptError, Doing, column},
+    feed::decode_touched,
     schema::{account_from_sql, account_to_sql, after_prefix, corrupt, from_sql, state_prefix, to_sql},
     work::{Key, Read, Writes},
 };
-use crate::{AccountId, Error, rows::AccountRow};
+use crate::{AccountId, Error, Touched, rows::AccountRow};
 
 /// What errors say that was to be done.
 const WHAT: &str = "commit records";
@@ -32,6 +33,9 @@ const READ: &str = "SELECT wanted.account, wanted.key, e.value \
 const BODY_IDS: &str = "SELECT nextval('body_id') FROM generate_series(1, $1::bigint)";
 const READ_RANGE: &str =
     "SELECT account, key, value FROM entry WHERE account = $1 AND key >= $2 AND key < $3";
+
+const FEED_OF: &str =
+    "SELECT account, position, revision, committed_ms FROM feed WHERE account = ANY ($1::bigint[])";
 
 const DELETE_BODIES: &str = "DELETE FROM body WHERE id = ANY ($1::bigint[])";
 const PUT_BODIES: &str =
@@ -310,19 +314,25 @@ async fn pipelined<const N: usize>(
     rows.map_err(|_| Error::internal("statements and answers differ in number").into())
 }
 
-/// Who made the last commit of accounts, and their revisions. It waits for transactions that are under way.
-pub(super) async fn find_out(
-    connection: &Connection,
-    accounts: &[AccountId],
-) -> Result<BTreeMap<AccountId, (AccountRow, Vec<u8>)>, AttemptError> {
+/// The heads of accounts with the marks of their last transactions, and where the accounts are in the feed.
+pub(super) struct Found {
+    pub(super) heads: BTreeMap<AccountId, (AccountRow, Vec<u8>)>,
+    pub(super) feed: Vec<Touched>,
+}
+
+/// Reads who made the last commits of accounts. It waits for transactions that are under way.
+pub(super) async fn find_out(connection: &Connection, accounts: &[AccountId]) -> Result<Found, AttemptError> {
     let accounts: Vec<i64> = accounts.iter().copied().map(account_to_sql).collect();
-    let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 2] =
-        [(MAKE_HEADS, &[&accounts]), (LOCK_HEADS, &[&accounts])];
-    let [_, heads] = pipelined(connection, Some("BEGIN"), statements, Some("ROLLBACK")).await?;
-    let mut found = BTreeMap::new();
+    let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 3] =
+        [(MAKE_HEADS, &[&accounts]), (LOCK_HEADS, &[&accounts]), (FEED_OF, &[&accounts])];
+    let [_, heads, feed] = pipelined(connection, Some("BEGIN"), statements, Some("ROLLBACK")).await?;
+    let mut found = Found { heads: BTreeMap::new(), feed: Vec::new() };
     for row in &heads {
         let (account, head) = decode_head(row)?;
-        found.insert(account, (head, column(row, 2)?));
+        found.heads.insert(account, (head, column(row, 2)?));
+    }
+    for row in &feed {
+        found.feed.push(decode_touched(row)?);
     }
     Ok(found)
 }

@@ -237,10 +237,14 @@ async fn lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_tw
     }
     assert!(!acknowledged.is_empty());
     let last = last.expect("it works again");
+    let mut newest: BTreeMap<AccountId, Revision> = BTreeMap::new();
     loop {
         let next =
             timeout(PATIENCE, watch.next()).await.expect("it is announced").expect("the store is there");
-        if next.is_err() || next == Ok(Announcement { account: B, revision: last }) {
+        let Ok(Announcement { account, revision }) = next else { break };
+        let before = newest.insert(account, revision);
+        assert!(before < Some(revision), "{account:?} at {revision:?} after {before:?}");
+        if (account, revision) == (B, last) {
             break;
         }
     }
