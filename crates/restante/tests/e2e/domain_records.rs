@@ -150,7 +150,21 @@ fn dkim_keys_of_a_stopped_server_are_created_rotated_and_removed() {
     assert_eq!(wrong.code, 2, "{}", wrong.err);
     let log = said(folder, &["log", "--limit", "100"]);
     assert!(log.contains("removed DKIM key mail of example.org"), "{log}");
-    assert!(folder.join("data/secrets.key").exists());
+    let secrets = folder.join("data/secrets.key");
+    assert!(secrets.exists());
+    // Backups leave it out, and say so.
+    let backup = say(folder, &["backup", "copy"]);
+    assert!(backup.code == 0 && backup.err.contains("secrets.key, without which"), "{}", backup.err);
+    assert!(!folder.join("copy/files/secrets.key").exists());
+    let restored = say(folder, &["restore", "copy", "--data", "elsewhere"]);
+    assert!(
+        restored.code == 0 && restored.err.contains("elsewhere/secrets.key is missing"),
+        "{}",
+        restored.err
+    );
+    let restored = say(folder, &["restore", "copy", "--force"]);
+    assert!(restored.code == 0 && !restored.err.contains("secrets.key"), "{}", restored.err);
+    assert!(secrets.exists(), "it stays where it is");
 }
 
 #[test]

@@ -119,9 +119,10 @@ async fn qu3_what_is_claimed_twice_at_once_is_claimed_once() {
 async fn qu3_many_requests_are_several_commits() {
     let (_store, records, queue, ids) = queued_to(2 * RECORDS_MAX).await;
     let lease_until = queue.now() + 300;
-    let pages = ids.chunks(RECORDS_MAX - 1).map(|ids| queue.claim(ids, lease_until));
-    let [first, second, third] = pages.collect::<Vec<_>>().try_into().ok().expect("three pages");
-    let (first, second, third) = tokio::join!(first, second, third);
+    let claim = |from: usize, to: usize| queue.claim(&ids[from..to], lease_until);
+    let page = RECORDS_MAX - 1;
+    let (first, second, third) =
+        tokio::join!(claim(0, page), claim(page, 2 * page), claim(2 * page, ids.len()));
     assert_eq!(first.unwrap().len() + second.unwrap().len() + third.unwrap().len(), ids.len());
     assert_eq!(records.commits.load(SeqCst), 3, "the last two don't fit into one");
 }
