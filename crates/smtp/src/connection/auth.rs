@@ -9,7 +9,7 @@ use restante_mail_wire::smtp::{AuthResponse, LineError, Reply, challenge_text};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::{Client, Next, Read, envelope::delay_of, wire::Wire};
+use super::{CLOSING, Client, Next, Read, envelope::delay_of, wire::Wire};
 
 /// What `EHLO` offers.
 pub(super) const MECHANISMS: &str = "PLAIN LOGIN SCRAM-SHA-256";
@@ -118,7 +118,13 @@ impl Client {
             return Ok(self.refuse(wire, NEEDS_TLS));
         }
         let changes = directory.changes(); // from before the password is checked
-        let logged_in = Box::pin(self.exchange(wire, &directory, mechanism, response)).await;
+        let mut stopping = self.stopping.clone();
+        let logged_in = tokio::select! {
+            biased;
+            logged_in = Box::pin(self.exchange(wire, &directory, mechanism, response)) => logged_in,
+            // Hundreds of passwords may wait to be checked, which takes longer than a stop may.
+            () = stopping.begun() => Err(Failed::Closed(Some(CLOSING))),
+        };
         let logged_in = match logged_in {
             Ok(login) => admitted(&directory, login).await,
             failed => failed,

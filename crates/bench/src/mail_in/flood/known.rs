@@ -28,7 +28,9 @@ const SERVERS: u64 = 8;
 pub(super) const SUBMITTERS: u64 = 3;
 /// Mails a second of all servers, and of all users: within what an address may send a minute, and an account an hour.
 const DELIVERED_PER_S: f64 = 32.0;
-const SUBMITTED_PER_S: f64 = 6.0;
+const SUBMITTED_PER_S: f64 = 5.0;
+/// The numbers of submitted mails begin here.
+const SUBMITTED_FROM: u64 = 1 << 20;
 const MAIL_BYTES: usize = 4_096;
 const TEXTS: u64 = 64;
 /// How long every client waits for the greeting (the default of `smtp.greeting_delay_ms`). It is no part of the times.
@@ -94,7 +96,8 @@ pub(super) struct Known {
     tls: Arc<ClientConfig>,
     corpus: Corpus,
     texts: Vec<String>,
-    next: AtomicU64,
+    delivered: AtomicU64,
+    submitted: AtomicU64,
     pub(super) outcomes: Outcomes,
 }
 
@@ -109,7 +112,8 @@ impl Known {
             tls,
             corpus,
             texts: corpus.texts(TEXTS, MAIL_BYTES),
-            next: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             outcomes: Outcomes::default(),
         }
     }
@@ -139,10 +143,16 @@ impl Known {
 
     /// Sends a mail. Returns how long that took; `None` when it was not accepted.
     async fn send_one(&self, by: By, from: Instant) -> Option<Duration> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // No two mails have the same number: those that are submitted begin further on.
         let sent = match by {
-            By::Smtp => timeout(PATIENCE, self.deliver(number)).await,
-            By::Submission => timeout(PATIENCE, self.submit(number)).await,
+            By::Smtp => {
+                let number = self.delivered.fetch_add(1, Ordering::Relaxed);
+                timeout(PATIENCE, self.deliver(number)).await
+            }
+            By::Submission => {
+                let number = self.submitted.fetch_add(1, Ordering::Relaxed);
+                timeout(PATIENCE, self.submit(number)).await
+            }
         };
         match sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(accepted) => {
@@ -175,7 +185,7 @@ impl Known {
         let mut wire = wire.start_tls(&self.tls).await?;
         wire.ask("EHLO laptop.example.net\r\n", 250).await?;
         wire.ask(&auth(&user, PASSWORD), 235).await?;
-        self.mail(&mut wire, &user, number).await
+        self.mail(&mut wire, &user, SUBMITTED_FROM + number).await
     }
 
     /// Sends a mail on a connection that is ready for it. Returns when it was accepted.

@@ -40,7 +40,7 @@ pub(super) fn present(rows: &[Row], tally: &Tally, report: &mut Report) -> anyho
             .to_owned(),
     );
     report.notes.push(
-        "Known senders: mails of 4 KB, each on a connection of its own, 32 a second from eight mail servers and 6 a second from three users who log in over TLS. \
+        "Known senders: mails of 4 KB, each on a connection of its own, 32 a second from eight mail servers and 5 a second from three users who log in over TLS. \
          Times are from the start of the connection to the reply to the mail, without the 100 ms that each client waits for the greeting of SMTP."
             .to_owned(),
     );
