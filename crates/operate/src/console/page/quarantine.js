@@ -158,7 +158,7 @@ async function showOne(item) {
     ["Client", [hello, peer && `[${peer}]`].filter(Boolean).join(" ")], ["Received", dateTime(received * 1000)], ["Size", bytes(size)],
   ]);
   const raw = fromBase64(message);
-  setText(byId("quarantined-note"), raw.length < size ? `The first ${bytes(raw.length)}, as they were received:` : "As it was received:");
+  setText(byId("quarantined-note"), raw.length < size ? `The first ${bytes(raw.length)}, with the fields of this server:` : "With the fields of this server:");
   setText(byId("quarantined-text"), asText(raw) ?? new TextDecoder("latin1").decode(raw));
   const close = el("button", { type: "button", class: "small", on: { click: closeShown } }, "Close");
   byId("quarantined-acts").replaceChildren(...actsOn(shown), close, command(`restante quarantine show ${item.id} --raw`), command(`restante mail trace ${word(sender || recipients[0])}`));
