@@ -237,7 +237,7 @@ impl Bench<'_> {
     }
 }
 
-/// Compares what the server has taken with what known senders were told.
+/// Compares what the server has accepted with the replies that known senders got.
 async fn tally(known: &Known, counts: &Counts, target: &Target) -> anyhow::Result<Tally> {
     let scrape = Scrape::of(target.server.address).await?;
     let of = |result| scrape.sum_with("restante_smtp_messages_total", "result", result);
