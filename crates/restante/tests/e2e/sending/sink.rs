@@ -204,6 +204,6 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
 }
 
 /// Says nothing until the client is gone.
-fn until_closed(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<()> {
-    lines.map(|line| line.map(drop)).collect()
+fn until_closed(mut lines: impl Iterator<Item = io::Result<String>>) -> io::Result<()> {
+    lines.try_for_each(|line| line.map(drop))
 }
