@@ -28,6 +28,7 @@ use restante_smtp::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
+    task::JoinHandle,
 };
 
 const TEST: &str = "sm13_what_was_acknowledged_is_in_the_queue_after_power_cuts";
@@ -54,6 +55,7 @@ struct Server {
     queue: Queue,
     records: restante_records::Opened,
     blobs: restante_blobs::Opened,
+    follower: JoinHandle<()>,
 }
 
 impl Server {
@@ -75,7 +77,7 @@ impl Server {
         let settings = DirectoryConfig { rounds: nonzero!(4_096), ..DirectoryConfig::default() };
         let (directory, follower) =
             Directory::open(&records, settings, clock.clone(), DirectoryMetrics::default()).await.unwrap();
-        tokio::spawn(follower.run());
+        let follower = tokio::spawn(follower.run());
         let (config, metrics) = (MailConfig::default(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs.blobs.clone(), clock.clone(), config, metrics);
         let queue = Queue::new(records.records.clone(), clock.clone());
@@ -117,7 +119,7 @@ impl Server {
             net: Default::default(),
         };
         let door = SmtpDoor::start(parts, smtp, LmtpConfig::default()).await.unwrap();
-        Self { door, directory, queue, records, blobs }
+        Self { door, directory, queue, records, blobs, follower }
     }
 
     /// anna, and an alias that leads outside.
@@ -137,6 +139,8 @@ impl Server {
 
     async fn close(self) {
         self.door.close().await;
+        self.follower.abort(); // it keeps the records open
+        let _ = self.follower.await;
         self.records.upkeep.close().await.unwrap();
         self.blobs.upkeep.close().await.unwrap();
     }
