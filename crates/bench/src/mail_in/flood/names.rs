@@ -10,6 +10,9 @@ const QUERY_BYTES_MAX: usize = 4_096;
 /// Response, and NXDOMAIN with "recursion available" (RFC 1035 §4.1.1).
 const IS_RESPONSE: u8 = 0x80;
 const NO_SUCH_NAME: u8 = 0x83;
+/// The SOA of the root, for an hour: only with the SOA of a zone is it certain that a name does not exist (RFC 2308 §2). Its names are the root, its numbers 1.
+const ROOT_SOA: [u8; 33] =
+    [0, 0, 6, 0, 1, 0, 0, 14, 16, 0, 22, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1];
 
 /// A running name server. Dropping it ends it.
 pub(super) struct Names {
@@ -53,7 +56,9 @@ fn no_such_name(query: &[u8]) -> Option<Vec<u8>> {
     let mut reply = query.get(..end)?.to_vec();
     *reply.get_mut(2)? |= IS_RESPONSE;
     *reply.get_mut(3)? = NO_SUCH_NAME;
-    reply.get_mut(6..HEADER_BYTES)?.fill(0); // no answers, authorities and additional records
+    // No answers, one authority, no additional records.
+    reply.get_mut(6..HEADER_BYTES)?.copy_from_slice(&[0, 0, 0, 1, 0, 0]);
+    reply.extend_from_slice(&ROOT_SOA);
     Some(reply)
 }
 

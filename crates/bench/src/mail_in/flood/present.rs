@@ -68,6 +68,7 @@ fn table(rows: &[Row]) -> Table {
         "MB peak",
     ];
     let mut table = Table::new("Known senders beside floods, times in ms", &columns).explain(&[
+        ("flood", "what its clients do"),
         ("known", "how the known senders send"),
         ("connections", "of the flood, at once"),
         ("attempts", "connections, recipients and log-ins that the flood tried"),
