@@ -27,7 +27,11 @@ export async function open(browser, url, options = {}) {
     if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`);
   });
   page.on("pageerror", (error) => problems.push(`error: ${error.stack ?? error}`));
-  page.on("requestfailed", (request) => problems.push(`failed: ${request.url()} ${request.failure()?.errorText}`));
+  page.on("requestfailed", (request) => {
+    const why = request.failure()?.errorText;
+    // A page that is left ends what it is waiting for.
+    if (why !== "net::ERR_ABORTED") problems.push(`failed: ${request.url()} ${why}`);
+  });
   page.on("response", (response) => {
     if (response.status() >= 400) problems.push(`${response.status()}: ${response.url()}`);
   });
