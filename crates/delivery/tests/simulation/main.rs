@@ -95,6 +95,7 @@ impl Sim {
             tried: Default::default(),
             placed: Default::default(),
             submissions: Default::default(),
+            expired_reports: Default::default(),
         });
         let records = Arc::new(FlakyRecords { inner: opened.records, chance: chance.clone(), is_flaky });
         let blobs = restante_blobs::open(restante_blobs::Config::new(restante_blobs::EngineUrl::Memory));
@@ -132,8 +133,8 @@ impl Sim {
             local: view.clone(),
             submissions: view.clone(),
             preparing: view.clone(),
-            notices: view,
-            outcomes: None,
+            notices: view.clone(),
+            outcomes: Some(view),
             metrics: SenderMetrics::default(),
         };
         let config = DeliveryConfig {
@@ -288,6 +289,13 @@ impl Sim {
             if address == "z@here.example" {
                 reports.push_str(std::str::from_utf8(bytes).unwrap());
             }
+        }
+        // There is no report of a report: one that expires, as it may when clocks jump, is no loss.
+        let expired = self.outside.expired_reports.lock().clone();
+        for report in expired {
+            let mut source = self.blobs.read(report, 0..u64::MAX).await.unwrap();
+            let text = source.next().await.unwrap().unwrap_or_default();
+            reports.push_str(std::str::from_utf8(&text).unwrap());
         }
         let taken = self.outside.taken.lock().clone();
         for Accepted { number, kind, address } in accepted {

@@ -13,10 +13,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use restante_blobs::Blobs;
-use restante_core::Error;
+use restante_core::{BlobId, Error};
 use restante_delivery::{
-    Attempted, Connection, Local, NoticeAbout, NoticeKind, Notices, Outgoing, PrepareError, Preparing,
-    Recipient, Remote, Submissions,
+    Attempted, Connection, Local, NotedOutcome, NoticeAbout, NoticeKind, Notices, OutcomeLog, Outgoing,
+    PrepareError, Preparing, Recipient, RecipientOutcome, Remote, Submissions, SubmittedMessage,
 };
 use restante_mail::{
     Delivery, Mail, StoredMessage,
@@ -59,6 +59,8 @@ pub(crate) struct Outside {
     pub(crate) tried: Mutex<BTreeSet<PlacedKey>>,
     pub(crate) placed: Mutex<BTreeMap<PlacedKey, Bytes>>,
     pub(crate) submissions: Mutex<BTreeMap<u64, Undo>>,
+    /// The bytes of reports that expired.
+    pub(crate) expired_reports: Mutex<Vec<BlobId>>,
 }
 
 /// The outside as one server sees it.
@@ -254,6 +256,17 @@ impl Preparing for View {
             record: message.source.record,
             key: message.source.key,
         })
+    }
+}
+
+impl OutcomeLog for View {
+    fn submitted(&self, _: SubmittedMessage<'_>) {}
+
+    fn note(&self, noted: NotedOutcome<'_>) {
+        let is_report = noted.message.source.kind == SourceKind::Report;
+        if is_report && matches!(noted.outcome, RecipientOutcome::Failed(_)) {
+            self.outside.expired_reports.lock().push(noted.message.blob);
+        }
     }
 }
 
