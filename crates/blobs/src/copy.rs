@@ -77,13 +77,13 @@ async fn copy_some(
             continue;
         }
         if copies.len() >= COPIES_MAX {
-            done.end(copies.join_next().await, progress)?;
+            done.join_one(&mut copies, progress).await?;
         }
         let (from, to, id) = (from.clone(), to.clone(), blob.id);
         copies.spawn(async move { (id, copy_one(&from, &to, id).await) });
     }
     while !copies.is_empty() {
-        done.end(copies.join_next().await, progress)?;
+        done.join_one(&mut copies, progress).await?;
     }
     Ok(())
 }
@@ -105,12 +105,13 @@ impl Copied {
         progress(self.report.bytes);
     }
 
-    fn end(
+    /// Waits for one of the copies that are under way.
+    async fn join_one(
         &mut self,
-        outcome: Option<Result<(BlobId, Result<u64, Error>), tokio::task::JoinError>>,
+        copies: &mut JoinSet<(BlobId, Result<u64, Error>)>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), Error> {
-        let Some(outcome) = outcome else { return Ok(()) };
+        let Some(outcome) = copies.join_next().await else { return Ok(()) };
         let (id, copied) =
             outcome.map_err(|error| Error::internal("a copy of a blob ended early").with_source(error))?;
         match copied {

@@ -35,6 +35,7 @@ fn main() {
     run_trials(trials![
         copying::blobs_move_to_a_storage_and_back_also_when_interrupted,
         faults::a_storage_that_is_gone_is_an_error_until_it_is_back,
+        faults::a_storage_that_does_not_answer_is_an_error,
         faults::a_slow_storage_is_waited_for,
         faults::a_request_for_fewer_requests_is_followed,
         faults::a_put_that_is_cut_is_repeated,
