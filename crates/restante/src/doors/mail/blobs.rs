@@ -5,9 +5,7 @@ use std::{env, path::Path};
 use anyhow::{Context, bail};
 use restante_blobs::{EngineUrl, Metrics, Opened, S3Keys};
 
-use crate::{
-    clock, commands::backup::is_used, config::Config, doors::mail::records::check_is_used, secrets,
-};
+use crate::{clock, commands::backup::is_used, config::Config, doors::mail::records::check_is_used, secrets};
 
 /// Where the keys of an S3 storage are when the settings have none, as for other programs.
 const ACCESS_KEY: &str = "AWS_ACCESS_KEY_ID";
@@ -49,7 +47,9 @@ fn s3_keys(access_key: &str, secret_key_file: &Path) -> anyhow::Result<S3Keys> {
         set => Some(set.to_owned()),
     };
     let Some(access_key) = access_key else {
-        bail!("the S3 storage needs an access key: set blobs.s3.access_key, or {ACCESS_KEY} in the environment")
+        bail!(
+            "the S3 storage needs an access key: set blobs.s3.access_key, or {ACCESS_KEY} in the environment"
+        )
     };
     let secret_key = match secret_key_file.as_os_str().is_empty() {
         true => variable(SECRET_KEY),
