@@ -37,7 +37,7 @@ impl Store {
     pub fn blobs(url: &restante_blobs::EngineUrl, upkeep: Option<Arc<dyn restante_blobs::Upkeep>>) -> Self {
         let folder = match url {
             restante_blobs::EngineUrl::Files(folder) => Some(folder.clone()),
-            restante_blobs::EngineUrl::Memory => None,
+            restante_blobs::EngineUrl::S3(_) | restante_blobs::EngineUrl::Memory => None,
         };
         let locations = folder.iter().map(|folder| (Part::Blobs, Location::Folder(folder.clone()))).collect();
         let source = upkeep.map(|upkeep| Box::new(Blobs { upkeep, folder }) as Box<dyn Source>);

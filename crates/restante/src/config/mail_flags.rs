@@ -26,7 +26,7 @@ pub(super) struct StoreFlags {
     /// Keep records here: lmdb:<folder>, postgres://<user>@<host>/<database> or memory: [default: lmdb:<data>/records]
     #[arg(long, value_name = "URL")]
     records: Option<String>,
-    /// Keep blobs here: files:<folder> or memory: [default: files:<data>/blobs]
+    /// Keep blobs here: files:<folder>, s3://<bucket>/<prefix> or memory: [default: files:<data>/blobs]
     #[arg(long, value_name = "URL")]
     blobs: Option<String>,
     /// Keep the search index here: tantivy:<folder> or memory: [default: tantivy:<data>/search]

@@ -114,6 +114,11 @@ impl DoorSettings for MailSpec {
         if needs_password && !file.as_os_str().is_empty() {
             findings.note("records.postgres.password_file", secrets::read("password", file));
         }
+        let needs_secret_key = matches!(config.blobs_url(), restante_blobs::EngineUrl::S3(_));
+        let file = &config.blobs.s3.secret_key_file;
+        if needs_secret_key && !file.as_os_str().is_empty() {
+            findings.note("blobs.s3.secret_key_file", secrets::read("secret key", file));
+        }
     }
 }
 

@@ -178,7 +178,7 @@ fn folder_of_records(config: &Config) -> Option<PathBuf> {
 fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
     match config.blobs_url() {
         restante_blobs::EngineUrl::Files(folder) => Some(folder),
-        restante_blobs::EngineUrl::Memory => None,
+        restante_blobs::EngineUrl::S3(_) | restante_blobs::EngineUrl::Memory => None,
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum MailCommand {
     /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(records::RecordsCommand),
-    /// Manage blobs: statistics, check, sweep
+    /// Manage blobs: statistics, check, copy, sweep
     #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Blobs(blobs::BlobsCommand),
 }
