@@ -119,7 +119,11 @@ impl Metrics {
             "Time from a commit to its durable answer",
             self.commit_seconds.clone(),
         );
-        registry.register("query_seconds", "Time to answer one page of an index", self.query_seconds.clone());
+        registry.register(
+            "query_seconds",
+            "Time to answer one page of an index, or those of several queries at once",
+            self.query_seconds.clone(),
+        );
         registry.register("changes", "Changes that were committed", self.changes.clone());
         registry.register("gets", "Reads of records by their ids", self.gets.clone());
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());

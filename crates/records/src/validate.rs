@@ -9,8 +9,8 @@ use std::{collections::HashSet, ops::Bound};
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
-    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
-    RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERIES_MAX, QUERY_ROWS_MAX,
+    Query, RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
     entries::{self, EntryKey},
 };
 
@@ -140,6 +140,11 @@ pub(crate) struct CheckedQuery<'s> {
     /// The place of its cursor. In an ordered index what follows is behind the place as a whole, whatever the query's own
     /// values are; in a scattered one behind its id.
     pub(crate) after: Option<EntryKey>,
+}
+
+/// Refuses more queries than one call may have.
+pub(crate) fn check_queries(queries: &[Query]) -> Result<(), Error> {
+    check_at_most("queries", queries.len(), QUERIES_MAX)
 }
 
 /// Refuses a query that its index can't answer, and reads its cursor.

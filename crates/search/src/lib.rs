@@ -3,7 +3,7 @@
 //! [`Search`] is what doors ask, [`Index`] what the follower writes by, [`Upkeep`] what operators need. [`open`] chooses an engine
 //! by URL. Each sentence of the contracts is a named test that runs on every engine: see `tests/conformance`.
 //!
-//! An index lags behind the records by a second or two, and it can be lost and made again. So each answer says up to which revision
+//! An index lags behind the records by some seconds, and it can be lost and made again. So each answer says up to which revision
 //! of the account it is complete. To find the newest emails as well, a door matches those directly, with [`matches()`]. Engines and
 //! [`matches()`] share one tokeniser, [`Words`], so they agree on every email.
 

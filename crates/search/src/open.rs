@@ -69,9 +69,10 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TantivyConfig {
-    /// The longest time, in milliseconds, from a write to the commit that has it. Until then the newest emails are matched directly.
+    /// The longest time, in milliseconds, from a write to the commit that has it; ten times as long where nobody searches the account
+    /// meanwhile. Until then the newest emails are matched directly.
     pub commit_ms: u64,
-    /// So many documents are committed at once, without waiting.
+    /// So many documents of one account, or ten times as many of all, are committed at once, without waiting.
     pub commit_documents: NonZero<usize>,
     /// The memory for documents that are being indexed, in bytes; at least 15,000,000.
     pub memory_bytes: usize,

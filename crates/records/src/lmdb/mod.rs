@@ -37,7 +37,7 @@ use std::{
 use async_trait::async_trait;
 use restante_core::{Clock, Identity, Timestamp};
 use restante_lmdb::{Direction, Options, Store};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
@@ -58,6 +58,9 @@ const ROWS_INLINE_MAX: usize = 1_024;
 /// The rows that are read where they are asked for of a page with room for more. Most such pages end before: a thread may have thousands
 /// of emails, and has two.
 const ROWS_TRIED_MAX: u64 = 128;
+/// So many queries are answered side by side, if each needs no more than so many rows: some thousand rows in all, as above.
+const QUERIES_INLINE_MAX: usize = 64;
+const QUERY_ROWS_TRIED_MAX: u64 = 16;
 /// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
 const CHANGES_INLINE_MAX: usize = 256;
 /// How far behind a reader of changes may be for that: each revision may have many rows to step over.
@@ -241,6 +244,24 @@ impl Records for Faces {
         }
         let (engine, query) = (self.0.clone(), query.clone());
         blocking(move || engine.query(account, &query)).await
+    }
+
+    async fn query_each(&self, account: AccountId, queries: &[Query]) -> Result<Vec<Page>, Error> {
+        validate::check_queries(queries)?;
+        let mut pages = Vec::with_capacity(queries.len());
+        for queries in queries.chunks(QUERIES_INLINE_MAX) {
+            if !pages.is_empty() {
+                yield_now().await;
+            }
+            let short = self.0.query_each_short(account, queries, QUERY_ROWS_TRIED_MAX)?;
+            for (query, page) in queries.iter().zip(short) {
+                pages.push(match page {
+                    Some(page) => page,
+                    None => self.query(account, query).await?,
+                });
+            }
+        }
+        Ok(pages)
     }
 
     async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
