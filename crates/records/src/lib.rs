@@ -57,6 +57,7 @@ mod query;
 mod record;
 mod rows;
 mod schema;
+mod transfer;
 mod upkeep;
 mod validate;
 mod watch;
@@ -67,12 +68,16 @@ pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open};
+pub use open::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open, open_moving};
 pub use postgres_url::PostgresUrl;
 pub use query::{Count, Cursor, Direction, Page, QUERIES_MAX, QUERY_ROWS_MAX, Query};
 pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};
 pub use restante_core::{AccountId, Error, Kind, RecordId, Revision};
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
+pub use transfer::{
+    AccountHead, Copied, KindHead, Moving, RevisionGap, Row, RowKey, TRANSFER_ACCOUNTS_MAX, TRANSFER_BYTES,
+    TRANSFER_ROWS_MAX, Tombstone, Transfer, TransferState, compare, copy,
+};
 pub use upkeep::{
     Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,
     Upkeep,

@@ -4,7 +4,7 @@ use restante_core::{Clock, Identity, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Feed, Metrics, PostgresUrl, Records, Schema, Upkeep, lmdb, memory, observe::observe,
+    Error, Feed, Metrics, Moving, PostgresUrl, Records, Schema, Upkeep, lmdb, memory, observe::observe,
     postgres_url::without_password,
 };
 
@@ -169,22 +169,41 @@ pub struct Opened {
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
+    let engine = open_engine(config, Purpose::Serve).await?;
+    Ok(observe(engine.opened, metrics))
+}
+
+/// Opens a store to copy it, to copy another one into it, or to compare it: no server may have it open, and none can open it
+/// meanwhile.
+///
+/// # Errors
+/// Those of [`open`]; `Conflict` also when a server has the store open.
+pub async fn open_moving(config: Config) -> Result<Moving, Error> {
+    open_engine(config, Purpose::Move).await
+}
+
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Serve,
+    /// Alone, and an incomplete copy, too.
+    Move,
+}
+
+async fn open_engine(config: Config, purpose: Purpose) -> Result<Moving, Error> {
     if let (EngineUrl::Lmdb(folder), true) = (&config.url, config.must_exist)
         && !folder.join(lmdb::DATA_FILE).exists()
     {
         return Err(Error::not_found(format!("there are no records in {}", folder.display())));
     }
-    let engine = match config.url.clone() {
-        EngineUrl::Memory => memory::open(&config),
-        EngineUrl::Lmdb(folder) => lmdb::open(&folder, config).await?,
+    match config.url.clone() {
+        EngineUrl::Memory => Ok(memory::open(&config)),
+        EngineUrl::Lmdb(folder) => lmdb::open(&folder, config, purpose).await,
         #[cfg(feature = "postgres")]
-        EngineUrl::Postgres(url) => crate::postgres::open(&url, config).await?,
+        EngineUrl::Postgres(url) => crate::postgres::open(&url, config, purpose).await,
         #[cfg(not(feature = "postgres"))]
-        EngineUrl::Postgres(_) => {
-            return Err(Error::invalid(
-                "this build is without the engine postgres: build with the feature `postgres`",
-            ));
-        }
-    };
-    Ok(observe(engine, metrics))
+        EngineUrl::Postgres(_) => Err(Error::invalid(
+            "this build is without the engine postgres: build with the feature `postgres`",
+        )),
+    }
 }

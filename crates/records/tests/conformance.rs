@@ -21,6 +21,8 @@ mod erase;
 mod feed;
 #[path = "conformance/get.rs"]
 mod get;
+#[path = "conformance/moving.rs"]
+mod moving;
 #[path = "conformance/query.rs"]
 mod query;
 #[path = "conformance/refused.rs"]
@@ -125,6 +127,7 @@ fn all_promises() -> Vec<Promise> {
         schema::promises(),
         shared::promises(),
         database::promises(),
+        moving::promises(),
     ];
     rooms.into_iter().flatten().collect()
 }

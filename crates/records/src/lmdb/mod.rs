@@ -23,6 +23,7 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod training;
+mod transfer;
 mod walk;
 
 use std::{
@@ -41,8 +42,9 @@ use tokio::task::{spawn_blocking, yield_now};
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Opened, Page, Position, Query, Record, RecordKey, Records, Referenced,
-    Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
+    Error, Feed, FeedRequest, Get, Moving, Opened, Page, Position, Query, Record, RecordKey, Records,
+    Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, open::Purpose,
+    transfer::incomplete, validate, watch::Announcer,
 };
 
 use self::{
@@ -72,11 +74,19 @@ const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 pub(crate) use origin::DATA_FILE;
 
 /// Opens the store of a folder.
-pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
+pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let folder = folder.to_owned();
-    let engine = blocking(move || Engine::open(&folder, &config)).await?;
-    let faces = Faces(Arc::new(engine));
-    Ok(Opened { records: Arc::new(faces.clone()), feed: Arc::new(faces.clone()), upkeep: Arc::new(faces) })
+    let engine = blocking(move || {
+        let engine = Engine::open(&folder, &config)?;
+        if purpose == Purpose::Serve && engine.is_incomplete()? {
+            engine.bodies.close();
+            return Err(incomplete());
+        }
+        Ok(engine)
+    });
+    let faces = Arc::new(Faces(Arc::new(engine.await?)));
+    let opened = Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone() };
+    Ok(Moving { opened, transfer: faces })
 }
 
 /// Runs `work` where threads may be kept busy.

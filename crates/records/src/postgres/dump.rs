@@ -48,14 +48,14 @@ impl Shared {
         Ok(page)
     }
 
-    async fn restores_of(&self, account: AccountId) -> Result<u64, Error> {
+    pub(super) async fn restores_of(&self, account: AccountId) -> Result<u64, Error> {
         let head =
             async |connection: &super::connect::Connection| super::read::head(connection, account).await;
         Ok(self.read("read an account", head).await?.restores)
     }
 
     /// Adds the records of an account behind a key until the page is full.
-    async fn dump_account(
+    pub(super) async fn dump_account(
         &self,
         account: AccountId,
         restores: u64,

@@ -16,6 +16,7 @@ pub(super) const META_FORMAT: &[u8] = b"format";
 pub(super) const META_IDENTITY: &[u8] = b"identity";
 pub(super) const META_SCHEMA: &[u8] = b"schema";
 pub(super) const META_ORIGIN: &[u8] = b"origin";
+pub(super) const META_INCOMPLETE: &[u8] = b"incomplete";
 
 /// Partitions of the ordered map, by the hash of the account: each is vacuumed by itself. Their number can't be changed later.
 const PARTITIONS: u32 = 32;

@@ -403,11 +403,11 @@ impl<'w, 's> Step<'w, 's> {
 }
 
 /// The column `body` of a row.
-fn sql_body(body: BodyNumber) -> Option<i64> {
+pub(super) fn sql_body(body: BodyNumber) -> Option<i64> {
     (body != BodyNumber::EMPTY).then(|| to_sql(body.0))
 }
 
-fn pack(properties: &Properties) -> Vec<u8> {
+pub(super) fn pack(properties: &Properties) -> Vec<u8> {
     let mut packed = Vec::new();
     entries::pack_properties(&mut packed, properties);
     packed

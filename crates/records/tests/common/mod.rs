@@ -8,6 +8,7 @@
 
 pub mod engines;
 pub mod mirror;
+pub mod moving;
 
 use restante_core::BlobId;
 use restante_records::{

@@ -1,6 +1,6 @@
 //! Flags of mail.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use restante_smtp::LmtpAddress;
@@ -55,6 +55,11 @@ pub(super) struct MailFlags {
 }
 
 impl RecordsFlags {
+    /// No flags but a configuration file, for commands that name their records in another way.
+    pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
+        Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
+    }
+
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.folder.load([self.folder.settings(), self.stores.settings()].concat())

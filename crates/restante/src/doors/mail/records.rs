@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use restante_core::ErrorKind;
-use restante_records::{EngineUrl, Metrics, Opened, Schema};
+use restante_core::{ErrorKind, Identity};
+use restante_records::{EngineUrl, Metrics, Moving, Opened, Schema};
 
 use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
@@ -25,14 +25,36 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
 }
 
 async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyhow::Result<Opened> {
-    let url = with_password(config.records_url(), &config.records.postgres.password_file)?;
+    let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
+        must_exist,
+        metrics,
+        ..engine_config(config, url.clone())?
+    })
+    .await;
+    opened.with_context(|| format!("can't open the records {url}"))
+}
+
+fn engine_config(config: &Config, url: EngineUrl) -> anyhow::Result<restante_records::Config> {
+    let url = with_password(url, &config.records.postgres.password_file)?;
+    Ok(restante_records::Config {
         lmdb: config.records.lmdb,
         postgres: config.records.postgres.engine,
-        must_exist,
         clock: clock::system(),
-        metrics,
-        ..restante_records::Config::new(url.clone(), schema())
+        ..restante_records::Config::new(url, schema())
+    })
+}
+
+/// Opens records for this process alone, to move them. With an identity they are made when they are not there.
+pub(crate) async fn open_moving(
+    config: &Config,
+    url: &EngineUrl,
+    new: Option<Identity>,
+) -> anyhow::Result<Moving> {
+    let opened = restante_records::open_moving(restante_records::Config {
+        must_exist: new.is_none(),
+        identity: new.unwrap_or_else(Identity::random),
+        ..engine_config(config, url.clone())?
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))
