@@ -14,6 +14,9 @@ mod memory;
 mod metrics;
 mod observe;
 mod open;
+#[cfg(feature = "opensearch")]
+mod opensearch;
+mod opensearch_url;
 mod tantivy;
 mod text;
 mod upkeep;
@@ -32,7 +35,8 @@ pub use filter::{
 };
 pub use matching::{marks, matches};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, Opened, TantivyConfig, open};
+pub use open::{Config, EngineUrl, Opened, OpensearchConfig, TantivyConfig, open};
+pub use opensearch_url::OpensearchUrl;
 pub use text::{Phrase, SearchText, TEXT_WORDS_MAX};
 pub use upkeep::{Report, Stats, Upkeep};
 pub use words::{WORD_CHARS_MAX, Word, Words};

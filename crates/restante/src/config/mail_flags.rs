@@ -29,7 +29,7 @@ pub(super) struct StoreFlags {
     /// Keep blobs here: files:<folder>, s3://<bucket>/<prefix> or memory: [default: files:<data>/blobs]
     #[arg(long, value_name = "URL")]
     blobs: Option<String>,
-    /// Keep the search index here: tantivy:<folder> or memory: [default: tantivy:<data>/search]
+    /// Keep the search index here: tantivy:<folder>, opensearch://<user>@<host>:<port> or memory: [default: tantivy:<data>/search]
     #[arg(long, value_name = "URL")]
     search: Option<String>,
 }

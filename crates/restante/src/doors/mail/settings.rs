@@ -65,7 +65,10 @@ impl DoorSettings for MailSpec {
 
     fn contradiction(&self, config: &Config) -> Option<(&'static str, String)> {
         let of_directory = config.directory.rounds_problem().map(|what| ("directory.rounds", what));
-        of_directory.or_else(|| config.blobs.contradiction()).or_else(|| of_doors(config))
+        of_directory
+            .or_else(|| config.blobs.contradiction())
+            .or_else(|| config.search.contradiction())
+            .or_else(|| of_doors(config))
     }
 
     fn listener(&self, _config: &Config) -> Option<DoorListener> {
@@ -104,6 +107,7 @@ impl DoorSettings for MailSpec {
     fn without_secret(&self, config: &Config, key: &str) -> Option<String> {
         match key {
             "records.url" => config.records.url.as_ref().map(ToString::to_string),
+            "search.url" => config.search.url.as_ref().map(ToString::to_string),
             _ => None,
         }
     }
@@ -118,6 +122,11 @@ impl DoorSettings for MailSpec {
         let file = &config.blobs.s3.secret_key_file;
         if needs_secret_key && !file.as_os_str().is_empty() {
             findings.note("blobs.s3.secret_key_file", secrets::read("secret key", file));
+        }
+        let needs_password = matches!(config.search_url(), restante_search::EngineUrl::Opensearch(_));
+        let file = &config.search.opensearch.password_file;
+        if needs_password && !file.as_os_str().is_empty() {
+            findings.note("search.opensearch.password_file", secrets::read("password", file));
         }
     }
 }
