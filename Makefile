@@ -106,7 +106,7 @@ lints: toolchain
 
 # shellcheck is no condition: without it the scripts are checked by running them.
 scripts:
-	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with *.sh \
+	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with node *.sh \
 	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run ../../tests/mutants/run; \
 	else echo "shellcheck is not here: no script was checked with it"; fi
 
