@@ -7,6 +7,7 @@
 )]
 
 pub mod engines;
+pub mod history;
 pub mod mirror;
 
 use restante_core::BlobId;
