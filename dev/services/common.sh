@@ -257,7 +257,7 @@ need_debian() {
   "${apt[@]}" install -y --no-install-recommends "$@" >"$RUN/apt.log" 2>&1 ||
     { "${apt[@]}" update >>"$RUN/apt.log" 2>&1 &&
       "${apt[@]}" install -y --no-install-recommends "$@" >>"$RUN/apt.log" 2>&1; } ||
-    { tail -n 15 "$RUN/apt.log" >&2; die "apt-get could not install $*"; }
+    { tail -n 15 "$RUN/apt.log" >&2; die "apt-get could not install $*: if its mirror is away, try again later or set another one in /etc/apt"; }
   $check || die "apt-get installed $*, but what is wanted is still missing ($check)"
 }
 
@@ -281,18 +281,18 @@ assemble() {
   say "assembling $(basename "$dir") with Maven (a few minutes the first time)"
   mvn -B -q -f "$pom" dependency:copy-dependencies -DincludeScope=runtime \
     -DoutputDirectory="$dir.part/lib" >"$RUN/mvn.log" 2>&1 ||
-    { tail -n 15 "$RUN/mvn.log" >&2; die "Maven could not assemble $(basename "$dir")"; }
+    { tail -n 15 "$RUN/mvn.log" >&2; die "Maven could not assemble $(basename "$dir"): if its repository is away, try again later or set a mirror in ~/.m2/settings.xml"; }
   mv "$dir.part" "$dir"
 }
 
 # go_program FILE PACKAGE@VERSION
 go_program() {
   [ ! -x "$1" ] || return 0
-  have go || die "$2 is built with Go, and go is not on PATH"
+  have go || die "$2 is built with Go, and go is not on PATH: install Go 1.21 or later (https://go.dev/dl; Debian 12's own is too old)"
   mkdir -p "$1.part" "$RUN"
   say "building $2 with Go (minutes the first time)"
   GOBIN=$1.part go install "$2" >"$RUN/go.log" 2>&1 ||
-    { tail -n 15 "$RUN/go.log" >&2; die "go install $2 failed"; }
+    { tail -n 15 "$RUN/go.log" >&2; die "go install $2 failed: if the module proxy is away, try again later or name another one in GOPROXY"; }
   mv "$1.part/$(basename "$1")" "$1"
   rmdir "$1.part"
 }
