@@ -7,6 +7,7 @@
 )]
 
 pub mod engines;
+pub mod history;
 pub mod mirror;
 pub mod moving;
 
