@@ -459,8 +459,10 @@ impl Index for Handle {
 mod tests {
     use std::num::NonZero;
 
-    use super::{super::open_handle, *};
-    use crate::{Config, Document, EngineUrl, Filter, Query, RecordId, Search, TantivyConfig};
+    use super::*;
+    use crate::{
+        Config, Document, EngineUrl, Filter, Query, RecordId, Search, TantivyConfig, tantivy::open_handle,
+    };
 
     const COMMIT_MS: u64 = 1_000_000;
     const OF_ACCOUNT: usize = 8;
