@@ -135,8 +135,9 @@ pub(crate) async fn a_put_whose_answer_is_lost_is_resolved(store: TestStore) {
 pub(crate) async fn a_put_that_fails_is_whole_or_absent_and_can_be_repeated(store: TestStore) {
     let (proxy, opened) = behind_proxy(&store).await;
     for (n, len) in (0..).zip(LENGTHS) {
-        for mode in [Mode::CutRequest(200), Mode::CutRequest(len / 2 + 200), Mode::CutAnswer] {
-            let blob = bytes(n, len);
+        let modes = [Mode::CutRequest(200), Mode::CutRequest(len / 2 + 200), Mode::CutAnswer];
+        for (number, mode) in (0..).zip(modes) {
+            let blob = bytes(10 * n + number, len);
             proxy.set(mode);
             let error = opened.blobs.put(&mut blob.clone()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
