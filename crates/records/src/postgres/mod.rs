@@ -4,11 +4,10 @@
 //!
 //! - [`connect`]: connections, lost ones and new ones. [`error`]: what an error of the database means.
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys.
-//! - [`commit`], [`work`], [`transact`]: commits of many accounts in one transaction.
-//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`], [`announce`]: commits of this server and of others.
+//! - [`commit`], [`transact`]: commits of many accounts in one transaction.
+//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of this server and of others.
 //! - [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep.
 
-mod announce;
 mod changes;
 mod check;
 mod clean;
@@ -27,7 +26,6 @@ mod reindex;
 mod schema;
 mod stats;
 mod transact;
-mod work;
 
 use std::{
     path::Path,
@@ -44,7 +42,6 @@ use restante_core::{Clock, Identity, Timestamp};
 use tokio::task::JoinHandle;
 
 use self::{
-    announce::Announcements,
     commit::{Queue, closed},
     connect::{Database, Lease},
     error::AttemptError,
@@ -53,7 +50,8 @@ use self::{
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
     Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, PostgresUrl, Query, Record, RecordKey,
-    Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch, validate,
+    Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch, map::announce::Announcements,
+    validate,
 };
 
 /// How long making tables and indexes may take on opening.

@@ -14,9 +14,12 @@ use super::{
     error::{AttemptError, Doing, column},
     feed::decode_touched,
     schema::{account_from_sql, account_to_sql, after_prefix, corrupt, from_sql, state_prefix, to_sql},
-    work::{Key, Read, Writes},
 };
-use crate::{AccountId, Error, Touched, rows::AccountRow};
+use crate::{
+    AccountId, Error, Touched,
+    map::work::{Key, Read, Writes},
+    rows::AccountRow,
+};
 
 /// What errors say that was to be done.
 const WHAT: &str = "commit records";
