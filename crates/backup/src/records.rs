@@ -27,7 +27,9 @@ impl Store {
             restante_records::EngineUrl::Lmdb(folder) => {
                 vec![(Part::Records, Location::Folder(folder.clone()))]
             }
-            restante_records::EngineUrl::Postgres(_) | restante_records::EngineUrl::Memory => Vec::new(),
+            restante_records::EngineUrl::Postgres(_)
+            | restante_records::EngineUrl::Cassandra(_)
+            | restante_records::EngineUrl::Memory => Vec::new(),
         };
         let source = upkeep.map(|upkeep| Box::new(Records(upkeep)) as Box<dyn Source>);
         Self::new(Role::Records, (url.engine(), url.to_string()), locations, source)

@@ -40,12 +40,17 @@
 //! # }
 //! ```
 
+#[cfg(feature = "cassandra")]
+mod cassandra;
+mod cassandra_url;
 mod changes;
 mod commit;
 mod entries;
 mod feed;
 mod indexes;
 mod lmdb;
+#[cfg(any(feature = "postgres", feature = "cassandra"))]
+mod map;
 mod memory;
 mod metrics;
 mod observe;
@@ -64,11 +69,14 @@ mod watch;
 
 use async_trait::async_trait;
 
+pub use cassandra_url::CassandraUrl;
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open, open_moving};
+pub use open::{
+    CassandraConfig, Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open, open_moving,
+};
 pub use postgres_url::PostgresUrl;
 pub use query::{Count, Cursor, Direction, Page, QUERIES_MAX, QUERY_ROWS_MAX, Query};
 pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};

@@ -5,6 +5,8 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+#[path = "conformance/cassandra.rs"]
+mod cassandra;
 #[path = "conformance/changes.rs"]
 mod changes;
 #[path = "conformance/commit.rs"]
@@ -69,6 +71,12 @@ pub(crate) enum Of {
     NoFiles,
     /// That of engines that several processes have open at once.
     Shared,
+    /// That of engines whose copies are of one moment, also while others commit.
+    Moment,
+    /// That of the engine with a database that takes SQL.
+    Sql,
+    /// That of the engine with one that takes CQL.
+    Cql,
 }
 
 impl Of {
@@ -79,6 +87,9 @@ impl Of {
             Self::Files => engine.has_files(),
             Self::NoFiles => !engine.has_files(),
             Self::Shared => engine.is_shared(),
+            Self::Moment => !engine.is_volatile() && engine != Engine::Cassandra,
+            Self::Sql => engine == Engine::Postgres,
+            Self::Cql => engine == Engine::Cassandra,
         }
     }
 }
@@ -95,7 +106,8 @@ macro_rules! promises {
     (
         any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]
         $(, files: [$($files:ident),* $(,)?])? $(, no_files: [$($no_files:ident),* $(,)?])?
-        $(, shared: [$($shared:ident),* $(,)?])?
+        $(, shared: [$($shared:ident),* $(,)?])? $(, sql: [$($sql:ident),* $(,)?])?
+        $(, cql: [$($cql:ident),* $(,)?])? $(, moment: [$($moment:ident),* $(,)?])?
     ) => {
         pub(crate) fn promises() -> Vec<crate::Promise> {
             use crate::{Of, promise};
@@ -105,6 +117,9 @@ macro_rules! promises {
                 $($(promise!(Of::Files, $files),)*)?
                 $($(promise!(Of::NoFiles, $no_files),)*)?
                 $($(promise!(Of::Shared, $shared),)*)?
+                $($(promise!(Of::Sql, $sql),)*)?
+                $($(promise!(Of::Cql, $cql),)*)?
+                $($(promise!(Of::Moment, $moment),)*)?
             ]
         }
     };
@@ -128,6 +143,7 @@ fn all_promises() -> Vec<Promise> {
         shared::promises(),
         database::promises(),
         moving::promises(),
+        cassandra::promises(),
     ];
     rooms.into_iter().flatten().collect()
 }

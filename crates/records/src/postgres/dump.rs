@@ -5,11 +5,10 @@ use tokio_postgres::types::ToSql;
 use super::{
     Shared,
     error::value,
-    read::blobs_of,
     schema::{STATE, account_to_sql, after, corrupt, decode_state_key, from_sql, state_key, to_sql},
     stats::{ACCOUNTS, heads},
 };
-use crate::{AccountId, Dumped, Error, RecordKey, Referenced, validate};
+use crate::{AccountId, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
 /// Bodies of a page of references: each refers to 256 blobs at most.
 const REFERENCED_BODIES: i64 = 1_024;

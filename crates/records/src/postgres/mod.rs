@@ -4,11 +4,10 @@
 //!
 //! - [`connect`]: connections, lost ones and new ones. [`error`]: what an error of the database means.
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys.
-//! - [`commit`], [`work`], [`transact`]: commits of many accounts in one transaction.
-//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`], [`announce`]: commits of this server and of others.
+//! - [`commit`], [`transact`]: commits of many accounts in one transaction.
+//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of this server and of others.
 //! - [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep. [`transfer`]: moving the records to another engine.
 
-mod announce;
 mod changes;
 mod check;
 mod clean;
@@ -28,7 +27,6 @@ mod schema;
 mod stats;
 mod transact;
 mod transfer;
-mod work;
 
 use std::{
     path::Path,
@@ -45,7 +43,6 @@ use restante_core::{Clock, Identity, Timestamp};
 use tokio::task::JoinHandle;
 
 use self::{
-    announce::Announcements,
     commit::{Queue, closed},
     connect::{Database, Lease},
     error::AttemptError,
@@ -54,8 +51,8 @@ use self::{
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
     Error, Feed, FeedRequest, Get, Metrics, Moving, Opened, Page, Position, PostgresUrl, Query, Record,
-    RecordKey, Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch, open::Purpose,
-    transfer::incomplete, validate,
+    RecordKey, Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch,
+    map::announce::Announcements, open::Purpose, transfer::incomplete, validate,
 };
 
 /// How long making tables and indexes may take on opening.

@@ -15,9 +15,12 @@ use super::{
     error::{AttemptError, Doing, column},
     feed::decode_touched,
     schema::{account_from_sql, account_to_sql, after_prefix, corrupt, from_sql, state_prefix, to_sql},
-    work::{Key, Read, Writes},
 };
-use crate::{AccountHead, AccountId, Error, Position, Touched, rows::AccountRow};
+use crate::{
+    AccountHead, AccountId, Error, Position, Touched,
+    map::work::{Key, Read, Writes},
+    rows::AccountRow,
+};
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 

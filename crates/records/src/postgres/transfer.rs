@@ -13,14 +13,17 @@ use super::{
     open::{POSITIONS_PER_RESTORE, is_incomplete, write_meta},
     schema::{
         META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt, decode_history_key, entry_keys,
-        from_sql, live_key, state_key, to_sql, tombstone_key, tombstone_prefix,
+        from_sql, state_key, to_sql, tombstone_prefix,
     },
     transact::{self, DELETE_BODIES, decode_head},
-    work::{Value, Writes, pack, sql_body},
 };
 use crate::{
     AccountHead, AccountId, Error, Kind, Position, Record, Row, RowKey, Schema, Tombstone, Transfer,
     TransferState,
+    map::{
+        keys::{live_key, tombstone_key},
+        work::{Value, Writes, pack, sql_body},
+    },
     rows::{BodyNumber, LiveRow, StateRow, TombstoneRow, encode_number},
     transfer::RowPage,
     validate,

@@ -182,7 +182,7 @@ fn wrong_values_of_roles_name_the_key_and_the_place() {
         ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
         (
             "records.url = \"log:data\"",
-            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory:, lmdb:<folder> or",
+            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory:, lmdb:<folder>, postgres:",
         ),
         (
             "blobs.url = \"lmdb:data\"",

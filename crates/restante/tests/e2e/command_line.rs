@@ -134,7 +134,7 @@ fn mistakes_at_the_prompt_are_named() {
         (&["sessions", "close", "--resource", "x"], "--user"),
         (&["sessions", "list", "--limit", "0"], "--limit"),
         (&["serve", "--sessions-url", "rabbit:"], "use memory:, redis://"),
-        (&["serve", "--records", "log:x"], "use memory:, lmdb:<folder> or postgres://"),
+        (&["serve", "--records", "log:x"], "use memory:, lmdb:<folder>, postgres://"),
         (&["records", "check", "--blobs", "lmdb:x"], "use memory: or files:<folder>"),
         (&["records", "stats", "--token-file", "x"], "--rest"),
         (&["blobs", "sweep", "--grace", "1h"], "--grace"),

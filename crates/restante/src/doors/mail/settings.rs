@@ -113,10 +113,8 @@ impl DoorSettings for MailSpec {
     }
 
     fn check(&self, config: &Config, findings: &mut Findings) {
-        let needs_password = matches!(config.records_url(), restante_records::EngineUrl::Postgres(_));
-        let file = &config.records.postgres.password_file;
-        if needs_password && !file.as_os_str().is_empty() {
-            findings.note("records.postgres.password_file", secrets::read("password", file));
+        if let Some((key, file)) = super::records::password_file(&config.records_url(), config) {
+            findings.note(key, secrets::read("password", file));
         }
         let needs_secret_key = matches!(config.blobs_url(), restante_blobs::EngineUrl::S3(_));
         let file = &config.blobs.s3.secret_key_file;

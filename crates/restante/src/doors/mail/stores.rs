@@ -171,7 +171,9 @@ fn gauge(number: u64) -> i64 {
 fn folder_of_records(config: &Config) -> Option<PathBuf> {
     match config.records_url() {
         restante_records::EngineUrl::Lmdb(folder) => Some(folder),
-        restante_records::EngineUrl::Postgres(_) | restante_records::EngineUrl::Memory => None,
+        restante_records::EngineUrl::Postgres(_)
+        | restante_records::EngineUrl::Cassandra(_)
+        | restante_records::EngineUrl::Memory => None,
     }
 }
 
