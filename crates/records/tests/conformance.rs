@@ -73,6 +73,10 @@ pub(crate) enum Of {
     Shared,
     /// That of engines whose copies are of one moment, also while others commit.
     Moment,
+    /// That of engines whose stores can be moved to another engine.
+    Movable,
+    /// That of those among them that keep what they have when they are closed.
+    MovableDisk,
     /// That of the engine with a database that takes SQL.
     Sql,
     /// That of the engine with one that takes CQL.
@@ -88,6 +92,8 @@ impl Of {
             Self::NoFiles => !engine.has_files(),
             Self::Shared => engine.is_shared(),
             Self::Moment => !engine.is_volatile() && engine != Engine::Cassandra,
+            Self::Movable => engine.is_movable(),
+            Self::MovableDisk => engine.is_movable() && !engine.is_volatile(),
             Self::Sql => engine == Engine::Postgres,
             Self::Cql => engine == Engine::Cassandra,
         }
@@ -103,6 +109,12 @@ pub(crate) use promise;
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
+    (movable: [$($movable:ident),* $(,)?], movable_disk: [$($movable_disk:ident),* $(,)?] $(,)?) => {
+        pub(crate) fn promises() -> Vec<crate::Promise> {
+            use crate::{Of, promise};
+            vec![$(promise!(Of::Movable, $movable),)* $(promise!(Of::MovableDisk, $movable_disk),)*]
+        }
+    };
     (
         any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]
         $(, files: [$($files:ident),* $(,)?])? $(, no_files: [$($no_files:ident),* $(,)?])?

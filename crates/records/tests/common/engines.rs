@@ -75,6 +75,11 @@ impl Engine {
         !self.is_volatile() && !self.is_shared()
     }
 
+    /// Whether its stores can be copied to another engine and from it.
+    pub fn is_movable(self) -> bool {
+        self != Self::Cassandra
+    }
+
     /// Whether several processes may have its store open at once.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::Postgres | Self::Cassandra)

@@ -18,12 +18,12 @@ use crate::{
 };
 
 crate::promises! {
-    any: [
+    movable: [
         a_comparison_finds_each_difference,
         pages_of_rows_are_in_order_and_bounded,
         a_change_during_the_copy_is_noticed,
     ],
-    disk: [
+    movable_disk: [
         clients_and_followers_go_on_after_a_move,
         what_a_restore_left_out_stays_left_out_after_a_move,
         an_interrupted_copy_is_gone_on_with,
