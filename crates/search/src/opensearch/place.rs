@@ -1,7 +1,7 @@
 //! Which index is read and which is written: aliases, and how an index is made, replaced and built beside another.
 //!
 //! The alias with the name of the prefix leads to the index that queries read. While an index is built anew, `<prefix>-next` leads to
-//! it. Each index has an alias of its own for writes, so that a write to an index that is gone makes none.
+//! it; `<prefix>-old` leads to one that is about to be removed. Each index has an alias of its own for writes, so that a write to an index that is gone makes none.
 
 use hyper::Method;
 use restante_core::Identity;
@@ -52,10 +52,14 @@ impl Engine {
         format!("{}-next", self.config.prefix)
     }
 
+    fn old_alias(&self) -> String {
+        format!("{}-old", self.config.prefix)
+    }
+
     /// Looks up what the aliases lead to.
     pub(super) async fn find(&self) -> Result<Found, Error> {
-        let (live, next) = (&self.config.prefix, self.next_alias());
-        let path = format!("/{live},{next}?ignore_unavailable=true");
+        let (live, next, old) = (&self.config.prefix, self.next_alias(), self.old_alias());
+        let path = format!("/{live},{next},{old}?ignore_unavailable=true");
         let answer = self.client.ask(Method::GET, &path, Body::Nothing, self.query_limit()).await?;
         if answer.is_missing() {
             return Ok(Found::default());
@@ -64,11 +68,11 @@ impl Engine {
     }
 
     fn sort_out(&self, answer: &Value) -> Result<Found, Error> {
-        let (live, next) = (self.config.prefix.as_str(), self.next_alias());
+        let (live, next, old) = (self.config.prefix.as_str(), self.next_alias(), self.old_alias());
         let mut found = Found::default();
         // In the order of their names, so that of two servers that made one each both take the same.
         for (name, index) in answer.as_object().into_iter().flatten() {
-            if name == live || *name == next {
+            if name == live || *name == next || *name == old {
                 return Err(Error::conflict(format!(
                     "OpenSearch has an index '{name}', which is not restante's: choose another search.opensearch.prefix, or delete it"
                 )));
@@ -76,6 +80,7 @@ impl Engine {
             let has = |alias: &str| index.get("aliases").is_some_and(|aliases| aliases.get(alias).is_some());
             let format = format_of(index);
             let place = match (format, has(&next)) {
+                _ if has(&old) => None,
                 (Some(FORMAT), true) => Some(&mut found.next),
                 (Some(FORMAT), false) => Some(&mut found.live),
                 _ => None,
@@ -90,13 +95,13 @@ impl Engine {
                 warn!(
                     index = name,
                     ?format,
-                    "this search index is of another version, or one too many: it is removed"
+                    "this search index is of another version, or was replaced: it is removed"
                 );
                 found.actions.push(json!({"remove_index": {"index": name}}));
                 continue;
             }
             warn!(index = name, "this index is not restante's: it is left alone, and not searched any more");
-            for alias in [live, &next].into_iter().filter(|alias| has(alias)) {
+            for alias in [live, &next, &old].into_iter().filter(|alias| has(alias)) {
                 found.actions.push(json!({"remove": {"index": name, "alias": alias}}));
             }
         }
@@ -122,27 +127,25 @@ impl Engine {
         let found = self.find().await?;
         let index = self.create(false).await?;
         let mut actions = found.actions;
-        for old in found.live.iter().chain(&found.next) {
-            actions.push(json!({"remove_index": {"index": old.as_str()}}));
-        }
+        actions.extend(found.live.iter().flat_map(|live| self.retire(live)));
+        actions.extend(found.next.iter().map(remove_index));
         actions.push(self.add_live(&index));
-        self.change_aliases(actions).await
+        self.change_aliases(actions).await?;
+        self.change_aliases(found.live.iter().map(remove_index).collect()).await
     }
 
     /// Makes an empty index beside the one that queries read, to be built.
     pub(super) async fn create_next(&self) -> Result<(), Error> {
         let found = self.find_or_create().await?;
         let index = self.create(false).await?;
-        let mut actions: Vec<Value> =
-            found.next.iter().map(|old| json!({"remove_index": {"index": old.as_str()}})).collect();
+        let mut actions: Vec<Value> = found.next.iter().map(remove_index).collect();
         actions.push(json!({"add": {"index": index.as_str(), "alias": self.next_alias()}}));
         self.change_aliases(actions).await
     }
 
     /// Lets queries read the index that was built, and removes the one that they read before.
     pub(super) async fn promote(&self, next: &IndexName, old: Option<&IndexName>) -> Result<(), Error> {
-        let mut actions: Vec<Value> =
-            old.iter().map(|old| json!({"remove_index": {"index": old.as_str()}})).collect();
+        let mut actions: Vec<Value> = old.iter().flat_map(|old| self.retire(old)).collect();
         actions.push(self.add_live(next));
         actions.push(json!({"remove": {"index": next.as_str(), "alias": self.next_alias()}}));
         self.change_aliases(actions).await?;
@@ -150,7 +153,15 @@ impl Engine {
             index = next.as_str(),
             "the search index that was built anew is complete, and used from now on"
         );
-        Ok(())
+        self.change_aliases(old.into_iter().map(remove_index).collect()).await
+    }
+
+    /// Takes an index from queries before it is removed: a query that finds it while it goes would fail.
+    fn retire(&self, index: &IndexName) -> [Value; 2] {
+        [
+            json!({"add": {"index": index.as_str(), "alias": self.old_alias()}}),
+            json!({"remove": {"index": index.as_str(), "alias": self.config.prefix}}),
+        ]
     }
 
     fn add_live(&self, index: &IndexName) -> Value {
@@ -185,4 +196,8 @@ impl Engine {
         let answer = self.client.ask(Method::POST, "/_aliases", body, self.write_limit()).await?;
         answer.success("change the aliases of search indexes").map(drop)
     }
+}
+
+fn remove_index(index: &IndexName) -> Value {
+    json!({"remove_index": {"index": index.as_str()}})
 }

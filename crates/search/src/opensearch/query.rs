@@ -23,8 +23,8 @@ use crate::{
 
 /// How long OpenSearch keeps a snapshot between two requests of one query.
 const SNAPSHOT_KEPT: &str = "1m";
-/// The wait before a query is sent again.
-const REPLACED_WAIT: Duration = Duration::from_millis(50);
+/// The waits before a query is sent again: a cluster takes a moment to take notice of another index.
+const REPLACED_WAITS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(300)];
 
 #[async_trait]
 impl Search for Handle {
@@ -72,12 +72,14 @@ impl Engine {
         self.ahead.lock().get(&account).copied()
     }
 
-    /// A page, asked for once more if the index was not there or not whole: another one may have replaced it just then.
+    /// A page, asked for again if the index was not there or not whole: another one may have replaced it just then.
     async fn page_of_any(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        match self.page(account, query).await {
-            Ok(page) => return Ok(page),
-            Err(Failure::Missing | Failure::Replaced(_)) => sleep(REPLACED_WAIT).await,
-            Err(failure) => return Err(failure.into_error()),
+        for wait in REPLACED_WAITS {
+            match self.page(account, query).await {
+                Ok(page) => return Ok(page),
+                Err(Failure::Missing | Failure::Replaced(_)) => sleep(wait).await,
+                Err(failure) => return Err(failure.into_error()),
+            }
         }
         match self.page(account, query).await {
             Err(Failure::Missing) => Err(self.found_missing()),
