@@ -253,9 +253,8 @@ async fn a_server_that_was_thought_to_be_gone_commits_by_no_old_indexes(subject:
         async move {
             let session = session(url(&subject)).await;
             let store = Some(CqlValue::Text(url(&subject).store().to_owned()));
-            loop {
-                run_cql(&session, "DELETE FROM server WHERE store = ?", vec![store.clone()]).await;
-            }
+            let hide = "DELETE FROM server WHERE store = ?";
+            while run_cql(&session, hide, vec![store.clone()]).await.is_empty() {}
         }
     });
     let mut emails = email_schema();
