@@ -269,6 +269,7 @@ pub(super) async fn change_schema(session: &Session, what: &str, text: &str) -> 
 }
 
 /// Why a statement has no result.
+#[expect(clippy::large_enum_variant, reason = "it is handled at once, and never kept")]
 enum Failure {
     Statement(ExecutionError),
     Other(Error),

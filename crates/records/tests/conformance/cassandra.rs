@@ -247,13 +247,22 @@ async fn a_removed_origin_is_a_restore(subject: Subject) {
 async fn a_server_that_was_thought_to_be_gone_commits_by_no_old_indexes(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, [email(1)]).await;
-    // As when it was paused for so long that others took it for gone.
-    cql(&subject, "DELETE FROM server WHERE store = ?", vec![]).await;
+    // As when it was paused for so long that others took it for gone: it says again and again that it is there.
+    let hiding = tokio::spawn({
+        let subject = subject.clone();
+        async move {
+            let session = session(url(&subject)).await;
+            let store = Some(CqlValue::Text(url(&subject).store().to_owned()));
+            let hide = "DELETE FROM server WHERE store = ?";
+            while run_cql(&session, hide, vec![store.clone()]).await.is_empty() {}
+        }
+    });
     let mut emails = email_schema();
     emails.indexes.retain(|index| index.index == BY_MAILBOX);
     let threads = schema().kinds().last().unwrap().clone();
     let fewer = Schema::new(vec![emails, mailbox_schema(), threads]).unwrap();
     let changed = open(Config { schema: fewer, ..subject.config.clone() }).await.unwrap();
+    hiding.abort();
     let error = opened.records.commit(A, Commit::of([email(2)])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let error = opened.records.query(A, &Query::new(EMAIL, BY_MAILBOX)).await.unwrap_err();
