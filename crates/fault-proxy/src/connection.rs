@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{Direction, End, Rules, Shared, Side, traffic::Fault};
+use crate::{Direction, End, Rules, Shared, Side, traffic::Interruption};
 
 /// Bytes that are read at once, and that are held back at most; further ones wait with their sender.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -119,8 +119,8 @@ impl<'s> Pump<'s> {
             self.to.write_all(passing).await?;
             match passage.fault {
                 None => {}
-                Some(Fault::Cut) => return Err(io::ErrorKind::ConnectionReset.into()),
-                Some(Fault::Silence) => {
+                Some(Interruption::Cut) => return Err(io::ErrorKind::ConnectionReset.into()),
+                Some(Interruption::Silence) => {
                     self.held.push_front((due, rest.to_vec()));
                     rules.send_modify(|rules| rules.is_silent = true);
                 }

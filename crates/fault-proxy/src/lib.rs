@@ -1,21 +1,21 @@
 //! A TCP proxy that has the faults of networks, for tests of what talks to servers.
 //!
-//! A test starts a [`FaultProxy`] in front of a server, gives its address to the client, and lets faults happen:
+//! A test starts a [`Proxy`] in front of a server, gives its address to the client, and lets faults happen:
 //!
 //! | fault | call | what both sides see |
 //! | --- | --- | --- |
-//! | latency | [`FaultProxy::delay`] | bytes arrive later, in order |
-//! | connections lost | [`FaultProxy::cut`] | both sides are closed; new connections work |
-//! | a connection lost at a certain place | [`FaultProxy::cut_after`] | so many bytes still arrive, then both sides are closed |
-//! | silence, also one-way | [`FaultProxy::silence`], [`FaultProxy::silence_after`] | connections stay open and nothing arrives until [`FaultProxy::heal`] |
-//! | half-open | [`FaultProxy::lose`] | one side is closed; the other keeps a connection to nobody |
-//! | a server that is down | [`FaultProxy::refuse`] | new connections are refused until [`FaultProxy::accept`] |
+//! | latency | [`Proxy::delay`] | bytes arrive later, in order |
+//! | connections lost | [`Proxy::cut`] | both sides are closed; new connections work |
+//! | a connection lost at a certain place | [`Proxy::cut_after`] | so many bytes still arrive, then both sides are closed |
+//! | silence, also one-way | [`Proxy::silence`], [`Proxy::silence_after`] | connections stay open and nothing arrives until [`Proxy::heal`] |
+//! | half-open | [`Proxy::lose`] | one side is closed; the other keeps a connection to nobody |
+//! | a server that is down | [`Proxy::refuse`] | new connections are refused until [`Proxy::accept`] |
 //!
 //! ```
 //! # async fn example(server: std::net::SocketAddr) -> std::io::Result<()> {
-//! use restante_fault_proxy::{Direction, FaultProxy};
+//! use restante_fault_proxy::{Direction, Proxy};
 //!
-//! let proxy = FaultProxy::new(server.to_string()).await?;
+//! let proxy = Proxy::new(server.to_string()).await?;
 //! let client = tokio::net::TcpStream::connect(proxy.address()).await?;
 //! proxy.silence(Direction::ToClient); // requests arrive, answers don't
 //! proxy.heal();
@@ -48,7 +48,7 @@ use tokio::{
 };
 
 use connection::join;
-use traffic::{Fault, Traffic};
+use traffic::{Interruption, Traffic};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,13 +110,13 @@ impl Shared {
 }
 
 /// A proxy in front of one server. Dropping it closes its port and all connections.
-pub struct FaultProxy {
+pub struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl FaultProxy {
+impl Proxy {
     /// A proxy on a free port of 127.0.0.1, in front of the server at `host:port`. It runs on the tokio runtime that this is called on.
     ///
     /// # Errors
@@ -153,9 +153,9 @@ impl FaultProxy {
     }
 
     /// Silences this direction after so many further bytes, counted over all connections. It takes the place of a
-    /// [`FaultProxy::cut_after`] that has not happened, and the other way around.
+    /// [`Proxy::cut_after`] that has not happened, and the other way around.
     pub fn silence_after(&self, direction: Direction, bytes: u64) {
-        self.shared.way(direction).1.arm(bytes, Fault::Silence);
+        self.shared.way(direction).1.arm(bytes, Interruption::Silence);
     }
 
     /// Ends all delays and silences, and forgets faults that have not happened. What was held back is delivered.
@@ -175,16 +175,16 @@ impl FaultProxy {
     /// Lets so many further bytes through in this direction, counted over all connections; that which carries the next byte is cut
     /// instead. Only one connection is cut. A second call takes the place of the first.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
-        self.shared.way(direction).1.arm(bytes, Fault::Cut);
+        self.shared.way(direction).1.arm(bytes, Interruption::Cut);
     }
 
-    /// Whether a fault of [`FaultProxy::cut_after`] or [`FaultProxy::silence_after`] has still to happen.
+    /// Whether a fault of [`Proxy::cut_after`] or [`Proxy::silence_after`] has still to happen.
     pub fn is_armed(&self, direction: Direction) -> bool {
         self.shared.way(direction).1.is_armed()
     }
 
     /// Closes all connections of this moment on one side alone. The other side keeps its own, on which nothing comes any more, until
-    /// [`FaultProxy::cut`].
+    /// [`Proxy::cut`].
     pub fn lose(&self, side: Side) {
         self.shared.end(End::Lose(side));
     }
@@ -227,7 +227,7 @@ impl FaultProxy {
     }
 }
 
-impl Drop for FaultProxy {
+impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some(accepting) = self.accepting.get_mut().take() {
             accepting.abort();

@@ -9,12 +9,12 @@ pub(crate) struct Traffic(Mutex<Counts>);
 struct Counts {
     passed: u64,
     /// The count of bytes after which a fault begins.
-    fault_at: Option<(u64, Fault)>,
+    fault_at: Option<(u64, Interruption)>,
 }
 
 /// What happens after the last byte that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum Interruption {
     Cut,
     Silence,
 }
@@ -24,11 +24,11 @@ pub(crate) struct Passage {
     /// So many of them pass.
     pub(crate) bytes: usize,
     /// Then this happens.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<Interruption>,
 }
 
 impl Traffic {
-    pub(crate) fn arm(&self, bytes: u64, fault: Fault) {
+    pub(crate) fn arm(&self, bytes: u64, fault: Interruption) {
         let mut counts = self.0.lock();
         counts.fault_at = Some((counts.passed + bytes, fault));
     }
@@ -72,17 +72,17 @@ mod tests {
     fn a_fault_begins_once_with_the_byte_after_the_limit() {
         let traffic = Traffic::default();
         assert_eq!(traffic.pass(10).fault, None);
-        traffic.arm(5, Fault::Cut);
+        traffic.arm(5, Interruption::Cut);
         let passage = traffic.pass(5);
         assert_eq!((passage.bytes, passage.fault, traffic.is_armed()), (5, None, true));
         let passage = traffic.pass(7);
-        assert_eq!((passage.bytes, passage.fault, traffic.is_armed()), (0, Some(Fault::Cut), false));
+        assert_eq!((passage.bytes, passage.fault, traffic.is_armed()), (0, Some(Interruption::Cut), false));
         let passage = traffic.pass(7);
         assert_eq!((passage.bytes, passage.fault, traffic.passed()), (7, None, 22));
-        traffic.arm(3, Fault::Silence);
+        traffic.arm(3, Interruption::Silence);
         let passage = traffic.pass(7);
-        assert_eq!((passage.bytes, passage.fault), (3, Some(Fault::Silence)));
-        traffic.arm(0, Fault::Cut);
+        assert_eq!((passage.bytes, passage.fault), (3, Some(Interruption::Silence)));
+        traffic.arm(0, Interruption::Cut);
         traffic.disarm();
         assert_eq!(traffic.pass(1).fault, None);
     }

@@ -7,7 +7,7 @@
 
 use std::{io::ErrorKind, time::Duration};
 
-use restante_fault_proxy::{Direction, FaultProxy, Side};
+use restante_fault_proxy::{Direction, Proxy, Side};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -21,7 +21,7 @@ const WHILE: Duration = Duration::from_millis(100);
 
 /// A proxy, and both ends of a connection through it.
 struct Joined {
-    proxy: FaultProxy,
+    proxy: Proxy,
     listener: TcpListener,
     client: TcpStream,
     server: TcpStream,
@@ -30,13 +30,13 @@ struct Joined {
 impl Joined {
     async fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = FaultProxy::new(listener.local_addr().unwrap().to_string()).await.unwrap();
+        let proxy = Proxy::new(listener.local_addr().unwrap().to_string()).await.unwrap();
         let (client, server) = connect(&proxy, &listener).await;
         Self { proxy, listener, client, server }
     }
 }
 
-async fn connect(proxy: &FaultProxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
+async fn connect(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(proxy.address()).await.unwrap();
     let (server, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
     (client, server)

@@ -27,7 +27,7 @@ use common::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use restante_core::{ErrorKind, nonzero};
-use restante_fault_proxy::{Direction, FaultProxy, Side};
+use restante_fault_proxy::{Direction, Proxy, Side};
 use restante_records::{AccountId, Config, EngineUrl, Opened, PostgresConfig, PostgresUrl, open};
 use tokio::time::timeout;
 
@@ -82,16 +82,16 @@ fn impatient(place: &TestStore) -> Config {
 }
 
 /// A server whose connections go through a proxy.
-async fn behind_proxy(place: &TestStore) -> (FaultProxy, Opened) {
+async fn behind_proxy(place: &TestStore) -> (Proxy, Opened) {
     proxied(impatient(place)).await
 }
 
-async fn proxied(config: Config) -> (FaultProxy, Opened) {
+async fn proxied(config: Config) -> (Proxy, Opened) {
     let EngineUrl::Postgres(url) = &config.url else { panic!("{} has no proxy", config.url) };
     let (scheme, rest) = url.connection().split_once("://").unwrap();
     let (user, rest) = rest.rsplit_once('@').unwrap();
     let (server, database) = rest.split_once('/').unwrap();
-    let proxy = FaultProxy::new(server).await.unwrap();
+    let proxy = Proxy::new(server).await.unwrap();
     let joint = if database.contains('?') { '&' } else { '?' };
     let text = format!("{scheme}://{user}@{}/{database}{joint}schema={}", proxy.address(), url.schema());
     let url = EngineUrl::Postgres(text.parse::<PostgresUrl>().unwrap());
@@ -299,7 +299,7 @@ async fn read(opened: Opened, history: Arc<History>, account: AccountId, stop: A
     reader.read()
 }
 
-async fn happen(proxy: &FaultProxy, random: &mut ChaCha8Rng) {
+async fn happen(proxy: &Proxy, random: &mut ChaCha8Rng) {
     let direction = BOTH[random.random_range(0..2)];
     let side = if random.random() { Side::Client } else { Side::Server };
     match random.random_range(0..6) {

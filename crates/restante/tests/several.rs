@@ -112,7 +112,7 @@ impl Drop for Database {
 }
 
 /// A folder of a server, and its ports, which stay the same when it starts again.
-struct Place {
+struct Site {
     name: &'static str,
     folder: PathBuf,
     jmap: SocketAddr,
@@ -120,7 +120,7 @@ struct Place {
     _guard: tempfile::TempDir,
 }
 
-impl Place {
+impl Site {
     fn new(database: &Database, name: &'static str) -> Self {
         let (guard, folder) = folder();
         let settings = format!("[records]\nurl = \"{}\"\n", database.url());
@@ -149,13 +149,13 @@ impl Place {
     }
 }
 
-fn two_places(database: &Database) -> [Place; 2] {
-    let places = [Place::new(database, "one"), Place::new(database, "two")];
-    let folder = &places[0].folder;
+fn two_sites(database: &Database) -> [Site; 2] {
+    let sites = [Site::new(database, "one"), Site::new(database, "two")];
+    let folder = &sites[0].folder;
     fs::write(folder.join("password"), PASSWORD).unwrap();
     said(folder, &["domain", "add", "example.org"]);
     said(folder, &["account", "add", USER, "--password-file", "password"]);
-    places
+    sites
 }
 
 /// Counts again what servers have counted; none of them runs.
@@ -165,14 +165,14 @@ fn recount(folder: &Path) {
     said(folder, &["records", "check"]);
 }
 
-/// Has two writers write at each place; returns what they know of their emails.
-fn write(places: &[Place; 2], time: Duration, kill: Option<(Server, Duration)>) -> Vec<Writer> {
+/// Has two writers write at each site; returns what they know of their emails.
+fn write(sites: &[Site; 2], time: Duration, kill: Option<(Server, Duration)>) -> Vec<Writer> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut writers = Vec::new();
-        for (number, place) in [0, 1, 0, 1].into_iter().enumerate() {
-            let (stop, may_end) = (&stop, kill.is_some() && place == 0);
-            let mut writer = Writer::new(places[place].client(), number);
+        for (number, site) in [0, 1, 0, 1].into_iter().enumerate() {
+            let (stop, may_end) = (&stop, kill.is_some() && site == 0);
+            let mut writer = Writer::new(sites[site].client(), number);
             writers.push(scope.spawn(move || {
                 writer.write_until(|| stop.load(Ordering::Relaxed), may_end);
                 writer
@@ -191,11 +191,11 @@ fn write(places: &[Place; 2], time: Duration, kill: Option<(Server, Duration)>) 
 
 fn writers_on_two_servers_keep_one_account_right(url: &str) {
     let database = Database::new(url);
-    let places = two_places(&database);
-    let servers = places.each_ref().map(|place| place.start(None));
-    let writers = write(&places, seconds(), None);
-    for place in &places {
-        check_account(&place.client(), &writers);
+    let sites = two_sites(&database);
+    let servers = sites.each_ref().map(|site| site.start(None));
+    let writers = write(&sites, seconds(), None);
+    for site in &sites {
+        check_account(&site.client(), &writers);
     }
     let calls: Vec<usize> = writers.iter().map(Writer::calls).collect();
     let mismatches: usize = writers.iter().map(Writer::mismatches).sum();
@@ -204,28 +204,28 @@ fn writers_on_two_servers_keep_one_account_right(url: &str) {
     for server in servers {
         assert_eq!(server.stop().code(), Some(0));
     }
-    recount(&places[0].folder);
+    recount(&sites[0].folder);
 }
 
 fn writers_go_on_when_the_other_server_is_killed(url: &str) {
     let database = Database::new(url);
-    let places = two_places(&database);
-    let [one, two] = places.each_ref().map(|place| place.start(None));
-    let writers = write(&places, seconds(), Some((one, seconds() / 2)));
-    check_account(&places[1].client(), &writers);
-    let one = places[0].start(None);
-    check_account(&places[0].client(), &writers);
+    let sites = two_sites(&database);
+    let [one, two] = sites.each_ref().map(|site| site.start(None));
+    let writers = write(&sites, seconds(), Some((one, seconds() / 2)));
+    check_account(&sites[1].client(), &writers);
+    let one = sites[0].start(None);
+    check_account(&sites[0].client(), &writers);
     for server in [one, two] {
         assert_eq!(server.stop().code(), Some(0));
     }
-    recount(&places[1].folder);
+    recount(&sites[1].folder);
 }
 
 fn push_reaches_clients_on_the_other_server(url: &str) {
     let database = Database::new(url);
-    let places = two_places(&database);
-    let _servers = places.each_ref().map(|place| place.start(None));
-    let [one, two] = places.each_ref().map(Place::client);
+    let sites = two_sites(&database);
+    let _servers = sites.each_ref().map(|site| site.start(None));
+    let [one, two] = sites.each_ref().map(Site::client);
     for (writer, listener) in [(&one, &two), (&two, &one)] {
         let events = Events::open(listener);
         // The first event may be that of the time when the stream was opened.
@@ -260,22 +260,22 @@ fn submit(clients: &[Client; 2], by: usize, to: &str) {
 
 fn the_queue_of_a_killed_server_is_taken_over(url: &str) {
     let database = Database::new(url);
-    let places = two_places(&database);
+    let sites = two_sites(&database);
     let sink = Sink::start();
-    let servers = places.each_ref().map(|place| place.start(Some(sink.address)));
-    let clients = places.each_ref().map(Place::client);
+    let servers = sites.each_ref().map(|site| site.start(Some(sink.address)));
+    let clients = sites.each_ref().map(Site::client);
     let address = |n: usize| format!("to{n}@example.net");
     let reached = sink.hold(Step::Data, &address(0));
     for n in 0..4 {
         submit(&clients, n % 2, &address(n));
     }
     let holder = reached.recv().unwrap();
-    let killed = places.iter().position(|place| format!("{}.example", place.name) == holder);
+    let killed = sites.iter().position(|site| format!("{}.example", site.name) == holder);
     let killed = killed.unwrap_or_else(|| panic!("who is {holder}?"));
     let [one, two] = servers;
     let (dead, alive) = if killed == 0 { (one, two) } else { (two, one) };
     dead.kill();
-    let left = &places[1 - killed];
+    let left = &sites[1 - killed];
     // What comes after that goes out too. Its blobs need not be where nobody is.
     let survivor = [left.client(), left.client()];
     for n in 4..6 {
