@@ -182,7 +182,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
         EngineUrl::Memory => memory::open(&config),
         EngineUrl::Files(folder) => files::open(&folder, config).await?,
         #[cfg(feature = "s3")]
-        EngineUrl::S3(url) => crate::s3::open(&url, config).await?,
+        EngineUrl::S3(url) => Box::pin(crate::s3::open(&url, config)).await?,
         #[cfg(not(feature = "s3"))]
         EngineUrl::S3(_) => {
             return Err(Error::invalid("this build is without the engine s3: build with the feature `s3`"));

@@ -208,7 +208,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
     let opened = match config.url.clone() {
         #[cfg(feature = "cassandra")]
-        EngineUrl::Cassandra(url) => crate::cassandra::open(&url, config).await?,
+        EngineUrl::Cassandra(url) => Box::pin(crate::cassandra::open(&url, config)).await?,
         #[cfg(not(feature = "cassandra"))]
         EngineUrl::Cassandra(_) => {
             return Err(Error::invalid(
@@ -216,7 +216,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
             ));
         }
         EngineUrl::Lmdb(_) | EngineUrl::Postgres(_) | EngineUrl::Memory => {
-            open_movable(config, Purpose::Serve).await?.opened
+            Box::pin(open_movable(config, Purpose::Serve)).await?.opened
         }
     };
     Ok(observe(opened, metrics))
@@ -228,7 +228,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 /// # Errors
 /// Those of [`open`]; `Conflict` also when a server has the store open, `Invalid` for an engine that can't be moved.
 pub async fn open_moving(config: Config) -> Result<Moving, Error> {
-    open_movable(config, Purpose::Move).await
+    Box::pin(open_movable(config, Purpose::Move)).await
 }
 
 /// What a store is opened for.

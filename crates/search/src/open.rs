@@ -197,7 +197,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
         EngineUrl::Memory => memory::open(),
         EngineUrl::Tantivy(folder) => tantivy::open(folder, config).await?,
         #[cfg(feature = "opensearch")]
-        EngineUrl::Opensearch(url) => crate::opensearch::open(&url, config).await?,
+        EngineUrl::Opensearch(url) => Box::pin(crate::opensearch::open(&url, config)).await?,
         #[cfg(not(feature = "opensearch"))]
         EngineUrl::Opensearch(_) => {
             return Err(Error::invalid(
