@@ -135,7 +135,7 @@ fn mistakes_at_the_prompt_are_named() {
         (&["sessions", "list", "--limit", "0"], "--limit"),
         (&["serve", "--sessions-url", "rabbit:"], "use memory:, redis://"),
         (&["serve", "--records", "log:x"], "use memory:, lmdb:<folder>, postgres://"),
-        (&["records", "check", "--blobs", "lmdb:x"], "use memory: or files:<folder>"),
+        (&["records", "check", "--blobs", "lmdb:x"], "use memory:, files:<folder> or s3://"),
         (&["records", "stats", "--token-file", "x"], "--rest"),
         (&["blobs", "sweep", "--grace", "1h"], "--grace"),
         (&["mail", "restore", "anna@example.org"], "<ID>"),
