@@ -44,7 +44,10 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use restante_core::{Clock, Identity, Timestamp};
-use tokio::task::JoinHandle;
+use tokio::{
+    runtime::Handle,
+    task::{AbortHandle, JoinHandle},
+};
 
 use self::{
     commit::{Queue, closed},
@@ -79,6 +82,7 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config) -> Result<Opened, E
         is_closed: AtomicBool::new(false),
         identity: config.identity,
         server: server_id(),
+        has_left: tokio::sync::Mutex::new(false),
         confirmed: Mutex::new(HashMap::new()),
         finishing: tokio::sync::RwLock::new(()),
         clock: config.clock,
@@ -115,6 +119,8 @@ struct Shared {
     identity: Identity,
     /// What the marks of this server's changes begin with.
     server: [u8; 4],
+    /// Whether other servers were told that this one is gone. It is locked while they are told anything.
+    has_left: tokio::sync::Mutex<bool>,
     /// Versions of accounts that all readers see, whichever node they ask.
     confirmed: Mutex<HashMap<AccountId, u64>>,
     /// Held for reading while something is removed that commits have left.
@@ -165,9 +171,20 @@ struct Cassandra {
 }
 
 impl Drop for Cassandra {
+    /// What was not closed is let go of: other servers are told, if there is still somebody who can do that.
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
+        let tasks: Vec<AbortHandle> = self.tasks.iter().map(JoinHandle::abort_handle).collect();
+        let abort = move || tasks.iter().for_each(AbortHandle::abort);
+        let is_closed = self.shared.is_closed.swap(true, Ordering::AcqRel);
+        match Handle::try_current() {
+            Ok(runtime) if !is_closed => {
+                let shared = self.shared.clone();
+                runtime.spawn(async move {
+                    shared.leave().await;
+                    abort();
+                });
+            }
+            _ => abort(),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long opening with other indexes waits for servers that are closing.
-const CLOSING_WAIT: Duration = Duration::from_secs(2);
+const CLOSING_WAIT: Duration = Duration::from_secs(5);
 /// How long servers that open the records wait for each other.
 const OPENING_WAIT: Duration = Duration::from_secs(300);
 /// With so many replicas a power cut of one place loses nothing that was acknowledged.
@@ -374,12 +374,18 @@ impl Shared {
 
     /// Tells other servers that this one has the records open, for half a minute.
     pub(super) async fn be_present(&self) -> Result<(), Error> {
+        let has_left = self.has_left.lock().await;
+        if *has_left {
+            return Ok(());
+        }
         let values = vec![text(self.store()), blob(self.server)];
         self.database.write("tell other servers of this one", PRESENT, values).await
     }
 
     /// Tells other servers that this one has closed the records.
     pub(super) async fn leave(&self) {
+        let mut has_left = self.has_left.lock().await;
+        *has_left = true;
         let values = vec![text(self.store()), blob(self.server)];
         if let Err(error) = self.database.write("tell other servers of this one", LEAVE, values).await {
             warn!(%error, "other servers take this one for running for another half a minute");
