@@ -56,12 +56,11 @@ fn main() {
         a_database_that_is_away_refuses_and_comes_back,
         histories_hold_under_random_faults,
     ];
-    let engines = Engine::ALL.into_iter().filter(|engine| engine.is_shared());
+    // The connections of `cassandra` are cut in its own part of the conformance suite.
+    let engine = Engine::Postgres;
     let mut trials = Vec::new();
-    for engine in engines {
-        for (name, promise) in promises {
-            trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
-        }
+    for (name, promise) in promises {
+        trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
     }
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
