@@ -1,4 +1,4 @@
-//! What the engine `opensearch` does when OpenSearch is busy, slow, broken or away: on a server of these tests that answers as it is told.
+//! What the engine `opensearch` does when OpenSearch is busy, slow, broken or away: on a server of these tests whose answers they choose.
 #![cfg(feature = "opensearch")]
 #![allow(
     clippy::unwrap_used,
@@ -71,7 +71,7 @@ struct State {
     has_index: bool,
 }
 
-/// A server that answers as it is told.
+/// A server whose answers a test chooses.
 struct Server {
     state: Arc<Mutex<State>>,
     address: String,
