@@ -139,7 +139,8 @@ pub struct Page {
 ///
 /// What is written becomes visible to queries and durable with a commit of the engine: after [`Index::commit`], and by itself when
 /// enough was written or some time has passed ([`TantivyConfig`]). A commit has everything that was written before it, in order,
-/// and nothing else: what [`Index::begin`] answers after a crash belongs together.
+/// and nothing else: what [`Index::begin`] answers after a crash belongs together. The engine `opensearch` can't do that whole: a commit that a
+/// crash cuts short may leave documents that no revision counts, and the next series writes them again.
 #[async_trait]
 pub trait Index: Send + Sync + 'static {
     /// Begins a series of writes, and ends the one before.
