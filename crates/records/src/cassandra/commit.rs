@@ -17,7 +17,7 @@ use super::{
     Shared,
     head::Head,
     schema::{gone_key, state_key, state_prefix},
-    sequence::{Taken, give_way},
+    sequence::{Numbers, give_way},
     transact::{Outcome, Rows, is_too_large, too_large},
     view::{View, ViewError},
 };
@@ -291,7 +291,7 @@ impl Shared {
         account: AccountId,
         before: Option<Head>,
         worked: Worked,
-        taken: Taken,
+        taken: Numbers,
         deadline: Instant,
     ) -> Result<Tried, Error> {
         let Worked { answers, writes } = worked;

@@ -53,12 +53,12 @@ const WHAT: &str = "read the feed";
 struct Intent {
     position: Position,
     account: AccountId,
-    /// Whether who committed says that all see the commit.
+    /// Whether its committer has noted that all servers see the commit.
     is_done: bool,
 }
 
 /// What became of a commit that took a position.
-enum Fate {
+enum PositionState {
     /// It is the last one of its account.
     Last(Touched),
     /// Another one followed, or it was never made.
@@ -115,17 +115,17 @@ impl Shared {
 
     /// Adds what rows say to a page; returns whether it ends there.
     async fn add_to(&self, page: &mut FeedPage, rows: Vec<Intent>, limit: usize) -> Result<bool, Error> {
-        let mut fates = Vec::with_capacity(rows.len());
+        let mut states = Vec::with_capacity(rows.len());
         for row in &rows {
-            fates.push(self.fate(*row));
+            states.push(self.position_state(*row));
         }
-        let mut fates = stream::iter(fates).buffered(AT_ONCE);
+        let mut states = stream::iter(states).buffered(AT_ONCE);
         for row in &rows {
-            let Some(fate) = fates.try_next().await? else { break };
-            match fate {
-                Fate::Last(touched) => page.touched.push(touched),
-                Fate::Past => {}
-                Fate::Open => {
+            let Some(state) = states.try_next().await? else { break };
+            match state {
+                PositionState::Last(touched) => page.touched.push(touched),
+                PositionState::Past => {}
+                PositionState::Open => {
                     page.open = Some(row.position);
                     return Ok(true);
                 }
@@ -154,16 +154,16 @@ impl Shared {
         Ok(intents)
     }
 
-    async fn fate(&self, row: Intent) -> Result<Fate, Error> {
+    async fn position_state(&self, row: Intent) -> Result<PositionState, Error> {
         let Intent { position, account, is_done } = row;
         // A commit that is marked as done is on a quorum. Any other is brought there, if it is decided.
         let head = match is_done {
             true => self.read_head(account).await?,
             false => self.read_head_serial(account).await?,
         };
-        let Some(head) = head else { return Ok(Fate::Open) };
+        let Some(head) = head else { return Ok(PositionState::Open) };
         if head.row.position == position {
-            return Ok(Fate::Last(Touched {
+            return Ok(PositionState::Last(Touched {
                 position,
                 account,
                 revision: head.row.revision,
@@ -172,7 +172,7 @@ impl Shared {
                 ),
             }));
         }
-        Ok(if head.settled >= position { Fate::Past } else { Fate::Open })
+        Ok(if head.settled >= position { PositionState::Past } else { PositionState::Open })
     }
 
     /// Up to where it is known what became of all commits, without looking at those that are marked as done.
@@ -186,7 +186,7 @@ impl Shared {
             loop {
                 let rows = self.intents(segment, slot).await?;
                 for row in rows.iter().filter(|row| !row.is_done) {
-                    if matches!(self.fate(*row).await?, Fate::Open) {
+                    if matches!(self.position_state(*row).await?, PositionState::Open) {
                         return Ok(Position(row.position.0.saturating_sub(1)));
                     }
                 }
@@ -213,7 +213,7 @@ impl Shared {
                 if at > to {
                     return Ok(());
                 }
-                if matches!(self.fate(row).await?, Fate::Open) {
+                if matches!(self.position_state(row).await?, PositionState::Open) {
                     self.settle_one(row).await?;
                 }
             }
@@ -300,9 +300,9 @@ impl Shared {
         loop {
             let rows = self.intents(segment, slot).await?;
             for row in &rows {
-                match self.fate(*row).await? {
-                    Fate::Past => self.finish_position(None, Some(row.position)).await?,
-                    Fate::Last(_) | Fate::Open => is_empty = false,
+                match self.position_state(*row).await? {
+                    PositionState::Past => self.finish_position(None, Some(row.position)).await?,
+                    PositionState::Last(_) | PositionState::Open => is_empty = false,
                 }
             }
             match rows.last() {

@@ -14,7 +14,7 @@ use crate::{Error, Position, TOUCHED_MAX};
 
 /// How often the feed is read.
 const POLL: Duration = Duration::from_secs(1);
-/// How often other servers are told that this one is there, as a share of how long they believe it.
+/// How often this server announces itself to others, as a share of the time for which an announcement holds.
 const PRESENT_POLLS: u32 = 5;
 /// How long a position may be open after the longest time in which a commit is made.
 const OPEN_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if poll % PRESENT_POLLS == 0
             && let Err(error) = shared.be_present().await
         {
-            debug!(%error, "other servers can't be told that this one is there");
+            debug!(%error, "can't announce this server to others");
         }
     }
 }

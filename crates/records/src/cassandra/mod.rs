@@ -119,7 +119,7 @@ struct Shared {
     identity: Identity,
     /// What the marks of this server's changes begin with.
     server: [u8; 4],
-    /// Whether other servers were told that this one is gone. It is locked while they are told anything.
+    /// Whether the end of this server was announced to others. It is locked while anything is announced.
     has_left: tokio::sync::Mutex<bool>,
     /// Versions of accounts that all readers see, whichever node they ask.
     confirmed: Mutex<HashMap<AccountId, u64>>,
@@ -171,7 +171,7 @@ struct Cassandra {
 }
 
 impl Drop for Cassandra {
-    /// What was not closed is let go of: other servers are told, if there is still somebody who can do that.
+    /// Announces the end of a server that was not closed, where a runtime is left to do that.
     fn drop(&mut self) {
         let tasks: Vec<AbortHandle> = self.tasks.iter().map(JoinHandle::abort_handle).collect();
         let abort = move || tasks.iter().for_each(AbortHandle::abort);

@@ -34,9 +34,9 @@ const COUNT: &str = "UPDATE feed SET value = ? WHERE store = ? AND segment = ? A
 const TAKE: &str = "INSERT INTO feed (store, segment, slot, account) VALUES (?, ?, ?, ?)";
 const WHAT: &str = "take a position in the feed";
 
-/// What a commit gets.
+/// The numbers that a commit gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct Numbers {
     pub(super) position: Position,
     /// The number of its first body.
     pub(super) first_body: u64,
@@ -46,14 +46,14 @@ pub(super) struct Taken {
 pub(super) struct Request {
     account: AccountId,
     bodies: u64,
-    reply: oneshot::Sender<Result<Taken, Error>>,
+    reply: oneshot::Sender<Result<Numbers, Error>>,
 }
 
-/// The way to the task.
+/// The handle of the task.
 #[derive(Clone)]
 pub(super) struct Sequence(mpsc::Sender<Request>);
 
-/// What the task takes from.
+/// The queue of the task.
 pub(super) type Requests = mpsc::Receiver<Request>;
 
 pub(super) fn sequence() -> (Sequence, Requests) {
@@ -63,7 +63,7 @@ pub(super) fn sequence() -> (Sequence, Requests) {
 
 impl Sequence {
     /// Takes a position for a commit with so many bodies.
-    pub(super) async fn take(&self, account: AccountId, bodies: usize) -> Result<Taken, Error> {
+    pub(super) async fn take(&self, account: AccountId, bodies: usize) -> Result<Numbers, Error> {
         let (reply, answer) = oneshot::channel();
         let request = Request { account, bodies: bodies as u64, reply };
         self.0.send(request).await.map_err(|_| super::commit::closed())?;
@@ -206,7 +206,7 @@ async fn step(
             for slot in counter.slot..after.slot {
                 let Some(request) = group.pop_front() else { break };
                 let position = position_of(counter.segment, slot as i32);
-                let _ = request.reply.send(Ok(Taken { position, first_body: body }));
+                let _ = request.reply.send(Ok(Numbers { position, first_body: body }));
                 body += request.bodies;
             }
             *known = Some(after);
