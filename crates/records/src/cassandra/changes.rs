@@ -10,7 +10,6 @@ use crate::{
     AccountId, Changes, ChangesSince, Error, FeedRequest,
     map::changes::{Asked, History},
     rows::AccountRow,
-    validate::check_changes,
 };
 
 impl Shared {
@@ -20,16 +19,12 @@ impl Shared {
         account: AccountId,
         question: &ChangesSince,
     ) -> Result<Changes, Error> {
-        check_changes(&self.schema, question)?;
-        let ChangesSince { kind, since, limit } = *question;
-        self.history(&Asked { account, kind, since, began: None, limit }).await
+        self.history(&Asked::by_client(&self.schema, account, question)?).await
     }
 
     /// [`crate::Feed::follow`].
     pub(super) async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
-        let FeedRequest { since, began, limit } = *request;
-        check_changes(&self.schema, &ChangesSince { kind: None, since, limit })?;
-        self.history(&Asked { account, kind: None, since, began: Some(began), limit }).await
+        self.history(&Asked::by_follower(&self.schema, account, request)?).await
     }
 
     async fn history(&self, asked: &Asked) -> Result<Changes, Error> {

@@ -4,9 +4,10 @@ use restante_lmdb::key::Pack;
 
 use super::keys::{after_prefix, corrupt, decode_history_key, live_prefix, tombstone_prefix};
 use crate::{
-    AccountId, COMMIT_CHANGES_MAX, Changed, Changes, Error, Kind, Revision,
+    AccountId, COMMIT_CHANGES_MAX, Changed, Changes, ChangesSince, Error, FeedRequest, Kind, Revision,
+    Schema,
     rows::{AccountRow, LiveRow, TombstoneRow},
-    validate::check_since,
+    validate::{check_changes, check_since},
 };
 
 /// Rows that are read at first for each entry that a page may have, and beside. Rows in vain are of records that were returned
@@ -27,6 +28,28 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// By a client, see [`crate::Records::changes`].
+    pub(crate) fn by_client(
+        schema: &Schema,
+        account: AccountId,
+        question: &ChangesSince,
+    ) -> Result<Self, Error> {
+        check_changes(schema, question)?;
+        let ChangesSince { kind, since, limit } = *question;
+        Ok(Self { account, kind, since, began: None, limit })
+    }
+
+    /// By a follower, see [`crate::Feed::follow`].
+    pub(crate) fn by_follower(
+        schema: &Schema,
+        account: AccountId,
+        request: &FeedRequest,
+    ) -> Result<Self, Error> {
+        let FeedRequest { since, began, limit } = *request;
+        check_changes(schema, &ChangesSince { kind: None, since, limit })?;
+        Ok(Self { account, kind: None, since, began: Some(began), limit })
+    }
+
     /// How many rows are read for a page at first, and then at most.
     pub(crate) fn rows_max(&self) -> [usize; 2] {
         let few = self.limit * ROWS_PER_ENTRY + ROWS_BESIDE;

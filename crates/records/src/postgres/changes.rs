@@ -13,7 +13,6 @@ use crate::{
     AccountId, Changes, ChangesSince, Error, FeedRequest,
     map::changes::{Asked, History},
     rows::AccountRow,
-    validate::check_changes,
 };
 
 /// The first rows of several ranges, in the order of revisions, kinds and ids. What stands behind the first bytes of a key
@@ -29,16 +28,12 @@ impl Shared {
         account: AccountId,
         question: &ChangesSince,
     ) -> Result<Changes, Error> {
-        check_changes(&self.schema, question)?;
-        let ChangesSince { kind, since, limit } = *question;
-        self.history(&Asked { account, kind, since, began: None, limit }).await
+        self.history(&Asked::by_client(&self.schema, account, question)?).await
     }
 
     /// [`crate::Feed::follow`].
     pub(super) async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
-        let FeedRequest { since, began, limit } = *request;
-        check_changes(&self.schema, &ChangesSince { kind: None, since, limit })?;
-        self.history(&Asked { account, kind: None, since, began: Some(began), limit }).await
+        self.history(&Asked::by_follower(&self.schema, account, request)?).await
     }
 
     async fn history(&self, asked: &Asked) -> Result<Changes, Error> {
