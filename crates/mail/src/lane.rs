@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
-    Delivered, Imported, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome,
+    BlobPut, Delivered, Imported, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome,
     SetMailbox, Transition,
     mailboxes::NEXT,
     plan::{self, Done, Edit, Planner},
@@ -98,6 +98,8 @@ struct Queue {
 
 struct Waiting {
     edit: Edit,
+    /// The blob that the edit refers to, if that is not durable yet.
+    blob: Option<BlobPut>,
     /// What the caller's edits have in common, see [`crate::Mail::for_call`].
     call: Option<NonZero<u64>>,
     answer: oneshot::Sender<Result<Done, MailError>>,
@@ -151,10 +153,11 @@ impl Writer {
         self: &Arc<Self>,
         account: AccountId,
         edit: Edit,
+        blob: Option<BlobPut>,
         call: Option<NonZero<u64>>,
     ) -> Result<Done, MailError> {
         let (answer, done) = oneshot::channel();
-        self.lane(account).push(self, Waiting { edit, call, answer })?;
+        self.lane(account).push(self, Waiting { edit, blob, call, answer })?;
         let ended = || Error::unavailable(format!("the writer of account {} ended: try again", account.0));
         done.await.unwrap_or_else(|_| Err(ended().into()))
     }
@@ -255,6 +258,8 @@ enum Failed {
     /// Another server has changed what was read.
     Conflict(Error),
     Store(Error),
+    /// The blob of the edit at this place of the batch was not stored.
+    NoBlob(usize),
 }
 
 impl From<Error> for Failed {
@@ -310,6 +315,13 @@ impl Run {
                     self.view = None;
                     edits_max = 1;
                 }
+                Err(Failed::NoBlob(place)) => {
+                    self.view = None;
+                    if let Some(waiting) = batch.remove(place) {
+                        let what = "the blob of a message was not stored: try again";
+                        let _ = waiting.answer.send(Err(Error::unavailable(what).into()));
+                    }
+                }
                 Err(Failed::Conflict(error) | Failed::Store(error)) => {
                     self.view = None;
                     let failed = if is_refusal(&error) { 1 } else { batch.len() };
@@ -350,6 +362,14 @@ impl Run {
             planned.push(Planned { done, call: waiting.call, changes_emails });
             if planned.len().is_multiple_of(EDITS_AT_ONCE) {
                 tokio::task::yield_now().await;
+            }
+        }
+        // The blobs come before the commit: a record never refers to bytes that a power cut takes away.
+        for (place, waiting) in batch.iter().take(planned.len()).enumerate() {
+            if let Some(blob) = &waiting.blob
+                && !blob.is_durable().await
+            {
+                return Err(Failed::NoBlob(place));
             }
         }
         let committed = self.commit(&mut view).await?;

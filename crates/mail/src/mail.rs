@@ -13,7 +13,7 @@ use restante_core::{BlobId, Clock, Error};
 use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revision, Upkeep};
 
 use crate::{
-    CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
+    BlobPut, CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
     MailError, MailMetrics, Mailbox, MailboxSet, MailboxSetOutcome, NewEmail, NewMailbox, Parent, Patch,
     Purged, Transition, VaultEntry, VaultPage, VaultUsage,
     keywords::{SEEN, parse_keyword},
@@ -140,7 +140,30 @@ impl Mail {
     /// # Errors
     /// [`MailError::OverQuota`]; [`MailError::Store`]: repeating is safe.
     pub async fn deliver(&self, account: AccountId, delivery: Delivery) -> Result<Delivered, MailError> {
-        let delivered = match self.edit(account, Edit::Deliver(delivery)).await {
+        self.deliver_with(account, delivery, None).await
+    }
+
+    /// The same of a message whose blob is being put: what takes time is done meanwhile, and the commit waits for the blob. Other edits
+    /// of the account may wait for it, too, so the put must be a short one.
+    ///
+    /// # Errors
+    /// Those of [`Mail::deliver`]; `Store` when the put has failed: nothing is delivered then.
+    pub async fn deliver_when_put(
+        &self,
+        account: AccountId,
+        delivery: Delivery,
+        blob: BlobPut,
+    ) -> Result<Delivered, MailError> {
+        self.deliver_with(account, delivery, Some(blob)).await
+    }
+
+    async fn deliver_with(
+        &self,
+        account: AccountId,
+        delivery: Delivery,
+        blob: Option<BlobPut>,
+    ) -> Result<Delivered, MailError> {
+        let delivered = match self.edit_with(account, Edit::Deliver(delivery), blob).await {
             Ok(Done::Delivered(delivered)) => Ok(delivered),
             Ok(_) => Err(other_answer()),
             Err(error) => Err(error),
@@ -552,8 +575,17 @@ impl Mail {
     }
 
     async fn edit(&self, account: AccountId, edit: Edit) -> Result<Done, MailError> {
+        self.edit_with(account, edit, None).await
+    }
+
+    async fn edit_with(
+        &self,
+        account: AccountId,
+        edit: Edit,
+        blob: Option<BlobPut>,
+    ) -> Result<Done, MailError> {
         let started = Instant::now();
-        let done = self.inner.writer.edit(account, edit, self.call).await;
+        let done = self.inner.writer.edit(account, edit, blob, self.call).await;
         self.inner.writer.metrics.edit_seconds.observe(started.elapsed().as_secs_f64());
         done
     }

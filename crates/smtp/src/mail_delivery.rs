@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use restante_blobs::Source;
 use restante_core::{BlobId, Error};
-use restante_mail::{Mail, MailError, StoredMessage};
+use restante_mail::{BlobPut, Mail, MailError, StoredMessage};
 use restante_records::RecordId;
 use sha2::{Digest, Sha256};
 
@@ -34,6 +34,7 @@ impl MailDelivery {
         &self,
         target: &Target,
         message: StoredMessage,
+        blob: Option<BlobPut>,
         mail: &ReceivedMail,
     ) -> Result<Delivered, DeliveryError> {
         let delivery = restante_mail::Delivery {
@@ -43,7 +44,58 @@ impl MailDelivery {
             received: mail.received.seconds(),
             quota: target.quota_bytes,
         };
-        Ok(self.mail.deliver(target.account, delivery).await?)
+        Ok(match blob {
+            Some(blob) => self.mail.deliver_when_put(target.account, delivery, blob).await?,
+            None => self.mail.deliver(target.account, delivery).await?,
+        })
+    }
+
+    /// Delivers a message to all, whose blob is durable, or is being put.
+    async fn deliver_to_all(
+        &self,
+        targets: &[Target],
+        message: StoredMessage,
+        blob: Option<BlobPut>,
+        mail: &ReceivedMail,
+    ) -> Vec<Result<Delivered, DeliveryError>> {
+        let deliver = |target| self.deliver_to(target, message.clone(), blob.clone(), mail).boxed();
+        let deliveries: Vec<_> = targets.iter().map(deliver).collect();
+        stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await
+    }
+
+    /// Delivers a short message: what of it is stored is made, and its commits are prepared, while its blob is put.
+    async fn deliver_short(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
+        let id = BlobId(Sha256::digest(&mail.raw).into());
+        let mut bytes = mail.raw.clone();
+        let (putting, blob) = BlobPut::begin();
+        let put = async {
+            let put = self.mail.blobs().put(&mut bytes as &mut dyn Source).await;
+            let put = put.and_then(|put| match put.id == id {
+                true => Ok(()),
+                false => {
+                    Err(Error::internal("a message was stored under another name than that of its bytes"))
+                }
+            });
+            putting.end(put.is_ok());
+            put
+        };
+        let deliver = async {
+            let Read { stored, message_id } = Read::of(&mail.raw);
+            let stored = StoredMessage { blob: id, ..stored };
+            (self.deliver_to_all(targets, stored, Some(blob), mail).await, message_id)
+        };
+        let (put, (results, message_id)) = tokio::join!(put, deliver);
+        put.map(|()| Report { message_id, results })
+    }
+
+    /// Delivers a message whose put may take so long that no edit should wait for it.
+    async fn deliver_long(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
+        let mut bytes = mail.raw.clone();
+        let put = self.mail.blobs().put(&mut bytes as &mut dyn Source);
+        let (put, Read { stored, message_id }) = tokio::try_join!(put, read(mail.raw.clone()))?;
+        let stored = StoredMessage { blob: put.id, ..stored };
+        let results = self.deliver_to_all(targets, stored, None, mail).await;
+        Ok(Report { message_id, results })
     }
 }
 
@@ -56,18 +108,12 @@ impl Delivery for MailDelivery {
     }
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
-        // The blob comes before the commits: a record never refers to bytes that a power cut takes away. The message is read meanwhile,
-        // and what is stored of it is made.
-        let mut bytes = mail.raw.clone();
-        let put = self.mail.blobs().put(&mut bytes as &mut dyn Source);
-        let (stored, message_id) = match tokio::try_join!(put, read(mail.raw.clone())) {
-            Ok((put, Read { stored, message_id })) => (StoredMessage { blob: put.id, ..stored }, message_id),
-            Err(error) => return failed(&error, targets),
+        // The blob comes before the commits: a record never refers to bytes that a power cut takes away.
+        let report = match mail.raw.len() <= INLINE_BYTES_MAX {
+            true => self.deliver_short(&mail, targets).await,
+            false => self.deliver_long(&mail, targets).await,
         };
-        let deliver = |target| self.deliver_to(target, stored.clone(), &mail).boxed();
-        let deliveries: Vec<_> = targets.iter().map(deliver).collect();
-        let results = stream::iter(deliveries).buffered(self.deliveries_at_once_max.get()).collect().await;
-        Report { message_id, results }
+        report.unwrap_or_else(|error| failed(&error, targets))
     }
 
     async fn delivered_before(&self, digest: &[u8; 32], target: &Target) -> Result<Option<RecordId>, Error> {
@@ -89,11 +135,8 @@ impl Read {
     }
 }
 
-/// Reads a message; a long one where it keeps no connection waiting.
+/// Reads a long message where it keeps no connection waiting.
 async fn read(raw: Bytes) -> Result<Read, Error> {
-    if raw.len() <= INLINE_BYTES_MAX {
-        return Ok(Read::of(&raw));
-    }
     let reading = tokio::task::spawn_blocking(move || Read::of(&raw));
     reading.await.map_err(|error| Error::internal(format!("a message could not be read: {error}")))
 }

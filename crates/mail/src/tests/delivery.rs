@@ -63,6 +63,55 @@ async fn a_delivery_that_comes_twice_at_once_is_stored_once() {
 }
 
 #[tokio::test]
+async fn a_delivery_is_committed_when_its_blob_is_durable_and_not_before() {
+    let server = Server::new().await;
+    server.mail.prepare(ACCOUNT).await.unwrap();
+    let before = server.opened.records.states(ACCOUNT).await.unwrap();
+    let (putting, blob) = BlobPut::begin();
+    let mail = server.mail.clone();
+    let delivered =
+        tokio::spawn(async move { mail.deliver_when_put(ACCOUNT, delivery(message(1, &[])), blob).await });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(server.opened.records.states(ACCOUNT).await.unwrap(), before);
+    assert!(!delivered.is_finished());
+    putting.end(true);
+    let Delivered::New(id) = delivered.await.unwrap().unwrap() else { panic!("it is new") };
+    assert_eq!(server.record(id).await.unwrap().body.blobs, [message(1, &[]).blob]);
+    server.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_delivery_whose_blob_is_not_stored_fails_alone_and_can_be_repeated() {
+    let server = Server::new().await;
+    server.mail.prepare(ACCOUNT).await.unwrap();
+    for is_dropped in [false, true] {
+        let number = 10 + u64::from(is_dropped);
+        let (putting, blob) = BlobPut::begin();
+        let (gone, fails) = (blob.clone(), delivery(message(number, &[])));
+        let failing = server.mail.deliver_when_put(ACCOUNT, fails.clone(), blob);
+        // Planned in the same commit, before and behind it.
+        let beside = [number + 10, number + 20].map(|number| delivery(message(number, &[])));
+        let [first, last] = beside.map(|delivery| server.mail.deliver(ACCOUNT, delivery));
+        let end = async {
+            tokio::task::yield_now().await;
+            match is_dropped {
+                true => drop(putting),
+                false => putting.end(false),
+            }
+        };
+        let (first, failed, last, ()) = tokio::join!(first, failing, last, end);
+        assert!(matches!(failed, Err(MailError::Store(_))), "{failed:?}");
+        assert!(matches!((first, last), (Ok(Delivered::New(_)), Ok(Delivered::New(_)))));
+        assert!(!gone.is_durable().await);
+        assert!(matches!(server.mail.deliver(ACCOUNT, fails).await, Ok(Delivered::New(_))));
+    }
+    server.assert_sound().await;
+    assert_eq!(server.mailbox(Role::Inbox).await.total, 6);
+}
+
+#[tokio::test]
 async fn es3_over_quota_is_refused_in_the_same_commit_as_the_bytes_are_counted() {
     let server = Server::new().await;
     let deliver = |number, quota| {
