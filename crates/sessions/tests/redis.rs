@@ -59,6 +59,8 @@ tests![
     tls::a_server_with_the_wrong_certificate_is_refused,
     tls::a_certificate_of_another_authority_is_refused,
     outage::a_lease_lost_while_registering_is_noticed,
+    outage::requests_whose_answers_do_not_come_are_done_once,
+    outage::connections_may_be_cut_at_any_byte,
     outage::what_a_node_without_a_lease_has_opened_is_swept,
     outage::what_others_took_of_a_node_without_a_lease_stays_ended,
     outage::users_on_an_unreadable_page_are_returned,

@@ -193,7 +193,8 @@ impl Drop for Lease {
     }
 }
 
-/// Does some work and moves what it sends and waits for, in one task: two would wake each other for every few rows.
+/// Does some work and moves what it sends and waits for, in one task: two would wake each other for every few rows. When the
+/// connection ends, the work fails at once.
 async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -201,7 +202,8 @@ async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
             return Poll::Ready(done);
         }
         if socket.as_mut().poll(context).is_ready() {
-            // The connection has ended, and the work will hear of it.
+            // Requests that wait for an answer fail when the connection is dropped, and not when it has ended.
+            *socket = Box::pin(poll_fn(|_| Poll::Ready(Ok(()))));
             return work.as_mut().poll(context);
         }
         Poll::Pending

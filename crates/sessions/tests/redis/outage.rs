@@ -1,6 +1,7 @@
 //! What holds while Redis is unreachable, and afterwards.
 
 use restante_core::{ErrorKind, nonzero};
+use restante_fault_proxy::Direction;
 use restante_sessions::{Ended, EngineUrl, Opened, open};
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 
 pub(crate) async fn a_table_opens_though_redis_is_unreachable(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    proxy.close();
+    proxy.close().await;
     let config = proxied(&table, &proxy);
     let owner = std::sync::Arc::new(Recorder::default());
     let Opened { sessions, nodes } = open(config, owner).await.unwrap();
@@ -26,7 +27,7 @@ pub(crate) async fn a_table_opens_though_redis_is_unreachable(table: Subject) {
     let found = sessions.by_user("u").await.unwrap();
     assert!(!found.is_complete() && found.by_id(id).is_some());
 
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable", || nodes.health().is_ok()).await;
     let other = table.node().await;
     assert_eq!(other.ids("u").await, [id]);
@@ -39,7 +40,7 @@ pub(crate) async fn local_sessions_work_while_redis_is_unreachable(table: Subjec
     let kept = node.open("u", "kept").await;
     let closed = node.open("u", "closed").await;
     let others = other.open("u", "others").await;
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
 
     // Everything works for this node's sessions.
@@ -70,7 +71,7 @@ pub(crate) async fn local_sessions_work_while_redis_is_unreachable(table: Subjec
     assert_eq!(node.nodes.nodes().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(node.nodes.sweep().await.unwrap_err().kind(), ErrorKind::Unavailable);
 
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     assert_eq!(other.ids("u").await, [replacing, new, others, kept]);
     assert_eq!(other.id(kept).await.unwrap().priority, Some(3));
@@ -89,7 +90,7 @@ pub(crate) async fn what_others_ended_meanwhile_stays_ended(table: Subject) {
     let closed = node.open("v", "r").await;
     let crowded = node.open("w", "r").await;
     let kept = node.open("x", "r").await;
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
 
     let replacing = other.open("u", "r").await;
@@ -98,7 +99,7 @@ pub(crate) async fn what_others_ended_meanwhile_stays_ended(table: Subject) {
     other.open("w", "2").await;
     assert!(node.owner.ended_sessions().is_empty(), "it is disconnected now");
 
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     let ended = [(replaced, Ended::Replaced), (closed, Ended::Operator), (crowded, Ended::Crowded)];
     assert_eq!(node.ended_sessions().await, ended, "each is reported once");
@@ -122,7 +123,7 @@ pub(crate) async fn requests_to_a_hanging_redis_time_out(table: Subject) {
     // Now no call waits for it.
     let second = node.open("u", "s").await;
     assert_eq!(node.sessions.by_user("u").await.unwrap().len(), 2);
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     assert_eq!(table.node().await.ids("u").await, [second, id]);
 }
@@ -133,7 +134,7 @@ pub(crate) async fn thousands_of_sessions_are_registered_again(table: Subject) {
     for number in 0..500 {
         node.open(&format!("early{number}"), "r").await;
     }
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     for number in 0..500 {
         let first = node.sessions.by_user(&format!("early{number}")).await.unwrap().first().unwrap().id;
@@ -141,7 +142,7 @@ pub(crate) async fn thousands_of_sessions_are_registered_again(table: Subject) {
         node.open(&format!("late{number}"), "r").await;
         node.open(&format!("late{number}"), "s").await;
     }
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     let counts = other.counts().await;
     assert_eq!((counts.sessions, counts.users), (1_000, 500));
@@ -162,7 +163,7 @@ pub(crate) async fn all_continues_with_this_node_when_redis_becomes_unreachable(
     while let Some(found) = all.next().await {
         users.push(found.unwrap().first().unwrap().user().to_owned());
         if users.len() == 150 {
-            proxy.close();
+            proxy.close().await;
             until("the node has noticed", || node.nodes.health().is_err()).await;
         }
     }
@@ -207,7 +208,7 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
     let config = proxied(&table, &proxy);
     let metrics = config.metrics.clone();
     let node = crate::common::node::Node::new(config).await;
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     for _ in 0..10 {
         node.nodes.broadcast(&crate::event("t", b"lost"));
@@ -215,7 +216,7 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
     let lost = r#"restante_sessions_redis_lost_events_total{reason="away"}"#;
     assert_eq!(metric(&metrics, lost), 10.0);
     assert_eq!(metric(&metrics, "restante_sessions_redis_up"), 0.0);
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     assert_eq!(metric(&metrics, "restante_sessions_redis_up"), 1.0);
     let other = table.node().await;
@@ -247,14 +248,14 @@ pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     config.redis.lease_ms = nonzero!(1_500);
     let node = crate::common::node::Node::new(config).await;
     let (here, other) = (node.here(), table.node().await);
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     for number in 0..SESSIONS {
         node.open(&format!("u{number}"), "r").await;
     }
     let mut raw = raw(&table);
     let index = raw.index(here);
-    proxy.open();
+    proxy.open().await;
     soon("the first are written down", async {
         while raw.ask::<u64>("HLEN", &index) == 0 {
             tokio::task::yield_now().await;
@@ -268,7 +269,7 @@ pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     })
     .await;
     assert!(node.nodes.health().is_err(), "it was still at it");
-    proxy.open();
+    proxy.open().await;
     until("the node is in step", || node.nodes.health().is_ok()).await;
     eventually("all are written down", async || other.counts().await.sessions == SESSIONS).await;
 }
@@ -295,19 +296,63 @@ pub(crate) async fn what_a_node_without_a_lease_has_opened_is_swept(table: Subje
     assert_eq!(other.totals().await, (0, 0));
 }
 
+/// Requests arrive, and their answers don't: what was done must not be done again by what is sent later.
+pub(crate) async fn requests_whose_answers_do_not_come_are_done_once(table: Subject) {
+    let proxy = Proxy::new(&proxied_url()).await;
+    let mut config = proxied(&table, &proxy);
+    config.redis.timeout_ms = nonzero!(300);
+    let (node, other) = (crate::common::node::Node::new(config).await, table.node().await);
+    let closed = node.open("u", "closed").await;
+    let kept = node.open("u", "kept").await;
+    proxy.faults.silence(Direction::ToClient);
+    let new = node.open("u", "new").await;
+    assert!(node.close(closed, Ended::Left).await);
+    assert!(node.merge(kept, &[number(5, 2)]).await);
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    proxy.open().await;
+    until("redis is reachable again", || node.nodes.health().is_ok()).await;
+    eventually("all is written down", async || other.ids("u").await == [new, kept]).await;
+    assert_eq!(other.id(kept).await.unwrap(), node.id(kept).await.unwrap());
+    assert_eq!(other.counts().await.sessions, 2);
+    assert!(node.owner.ended_sessions().is_empty(), "nobody else has ended one");
+}
+
+/// Connections are cut in the middle of requests, of answers, and of the work that follows a new connection.
+pub(crate) async fn connections_may_be_cut_at_any_byte(table: Subject) {
+    let proxy = Proxy::new(&proxied_url()).await;
+    let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
+    let mut open = vec![node.open("u", "first").await];
+    for cut in 0..24_u64 {
+        let direction = if cut % 2 == 0 { Direction::ToServer } else { Direction::ToClient };
+        proxy.faults.cut_after(direction, cut * cut * 3);
+        open.insert(0, node.open("u", &format!("r{cut}")).await);
+        if cut % 3 == 0 {
+            assert!(node.close(open.pop().unwrap(), Ended::Left).await);
+        }
+        proxy.faults.heal();
+        eventually("the node is in step", async || {
+            node.nodes.health().is_ok() && other.ids("u").await == open
+        })
+        .await;
+    }
+    let counts = other.counts().await;
+    assert_eq!((counts.sessions as usize, counts.users), (open.len(), 1));
+    assert!(node.owner.ended_sessions().is_empty(), "nobody else has ended one");
+}
+
 /// Only living nodes were notified, so that the session came back with its node once the address was free.
 pub(crate) async fn what_others_took_of_a_node_without_a_lease_stays_ended(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
     let taken = node.open("u", "r").await;
     let kept = node.open("v", "r").await;
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     let mut raw = raw(&table);
     let _: u64 = raw.ask("DEL", raw.lease(node.here()));
     let taking = other.open("u", "r").await;
     assert!(other.close(taking, Ended::Left).await);
-    proxy.open();
+    proxy.open().await;
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     assert!(other.ids("u").await.is_empty());
     assert_eq!(other.ids("v").await, [kept]);
@@ -339,7 +384,7 @@ pub(crate) async fn users_on_an_unreadable_page_are_returned(table: Subject) {
 pub(crate) async fn a_table_that_is_closed_while_redis_is_unreachable_says_why(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let node = crate::common::node::Node::new(proxied(&table, &proxy)).await;
-    proxy.close();
+    proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     let error = node.nodes.close().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
