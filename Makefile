@@ -9,7 +9,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-cluster test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-cluster test-jmap test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ test-cluster: toolchain ## Run the tests of faults and of several servers at len
 	cargo test $(CLUSTER_TESTS) --locked --no-run
 	$(TEST_FILES) RESTANTE_FAULT_CUTS=$(or $(CUTS),400) RESTANTE_FAULT_SECONDS=$(CLUSTER_SECONDS) RESTANTE_SEVERAL_SECONDS=$(CLUSTER_SECONDS) \
 	dev/services/with $(CLUSTER_SERVICES) -- cargo test $(CLUSTER_TESTS) --locked --no-fail-fast -- --nocapture
+
+test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then in Cassandra, and blobs in S3 (RECORDS=cassandra for one)
+	dev/services/up --install-only postgres cassandra s3
+	cargo test --package restante-jmap --lib --locked --no-run
+	for records in $(or $(RECORDS),postgres cassandra); do \
+	RESTANTE_TEST_RECORDS=$$records RESTANTE_TEST_BLOBS=s3 dev/services/with $$records s3 -- cargo test --package restante-jmap --lib --locked || exit 1; done
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
@@ -104,7 +110,7 @@ TEST_FILES := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ "$(or $(MEMORY_FREE_K
 TEST_SERVICES := postgres redis s3 opensearch cassandra
 TEST_HEAPS := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m
 
-CLUSTER_SERVICES := postgres redis cassandra3
+CLUSTER_SERVICES := postgres redis cassandra3 s3 opensearch
 CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several
 CLUSTER_SECONDS := $(shell echo $$(($(or $(MINUTES),10) * 60)))
 

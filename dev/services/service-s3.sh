@@ -24,9 +24,15 @@ os.setxattr(sys.argv[1], "user.restante", b"1")
 os.removexattr(sys.argv[1], "user.restante")
 PY
 }
-s3_ready() { curl -sf -m 2 "http://127.0.0.1:$PORT/health"; }
+s3_ready() { curl -sf -m 2 "http://127.0.0.1:$PORT/health" && s3_bucket; }
+# Makes the bucket that RESTANTE_S3_BUCKET names, if it is not there.
+s3_bucket() {
+  local of_nothing=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+  curl -s -m 5 -o /dev/null -X PUT -H "x-amz-content-sha256: $of_nothing" --aws-sigv4 aws:amz:us-east-1:s3 \
+    --user restante:restante-secret "http://127.0.0.1:$PORT/restante"
+}
 s3_stop() { stop_pid s3 TERM 20; }
 s3_env() {
-  echo "export RESTANTE_S3_URL=http://127.0.0.1:$PORT RESTANTE_S3_REGION=us-east-1"
+  echo "export RESTANTE_S3_URL=http://127.0.0.1:$PORT RESTANTE_S3_REGION=us-east-1 RESTANTE_S3_BUCKET=restante"
   echo "export RESTANTE_S3_ACCESS_KEY=restante RESTANTE_S3_SECRET_KEY=restante-secret"
 }

@@ -4,10 +4,12 @@
 //! an index that was lost, damaged or cleared begins from zero by itself, and what a crash took from it is written again.
 //! `docs/design/search.md` explains how.
 
+mod compare;
 mod emails;
 mod feed;
 mod indexer;
 mod metrics;
 
+pub use compare::{Difference, compare};
 pub use indexer::Indexer;
 pub use metrics::Metrics;

@@ -25,13 +25,15 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use restante_blobs::Blobs;
 use restante_core::{BlobId, ErrorKind, Identity, SystemClock, nonzero};
 use restante_disk::testing::run_or_ignore;
-use restante_indexer::{Indexer, Metrics};
+use restante_indexer::{Difference, Indexer, Metrics, compare};
 use restante_mail::{email, kinds, mailbox, message};
 use restante_records::{
-    AccountId, Body, Change, Commit, Config as RecordsConfig, Opened as RecordStore, Properties, RecordId,
-    Schema,
+    AccountId, Body, Change, Commit, Config as RecordsConfig, Get, Opened as RecordStore, Properties,
+    RecordId, Schema,
 };
-use restante_search::{Config, EngineUrl, Filter, Opened as SearchIndex, Query, SearchText};
+use restante_search::{
+    Batch, Begun, Config, Document, EngineUrl, Filter, Opened as SearchIndex, Query, SearchText,
+};
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 const A: AccountId = AccountId(1_001);
@@ -215,6 +217,16 @@ impl World {
         }
     }
 
+    /// Compares the emails of [`A`] with the index.
+    async fn compare(&self, search: &SearchIndex) -> Difference {
+        let ids: Vec<RecordId> =
+            self.emails.values().filter(|(account, _)| *account == A).map(|(_, id)| *id).collect();
+        let records = self.records.records.as_ref();
+        let found = records.get(A, &Get::small(email::KIND, ids)).await.unwrap();
+        let emails = found.into_iter().flatten().map(|record| (record.id, record.created)).collect();
+        compare(records, search.search.as_ref(), A, &emails).await.unwrap()
+    }
+
     fn metric(&self, line: &str) -> u64 {
         let mut registry = Registry::default();
         self.metrics.register(&mut registry);
@@ -293,6 +305,34 @@ async fn eq5_what_was_imported_is_found_when_the_follower_caught_up(mut world: W
     assert_eq!(world.metric("restante_indexer_series_total "), 1);
     let page = search.search.query(A, &Query::new(Filter::And(vec![]))).await.unwrap();
     assert!(page.hits.iter().all(|hit| hit.received > 1_000), "receivedAt");
+}
+
+async fn an_index_is_compared_with_the_emails(mut world: World) {
+    for _ in 0..30 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    world.destroy("word1").await;
+    world.check(&search).await;
+    running.stop().await;
+    assert_eq!(world.compare(&search).await, Difference::default());
+    // The index is behind: what came and went since is no difference.
+    world.destroy("word2").await;
+    world.deliver(A).await;
+    assert_eq!(world.compare(&search).await, Difference::default());
+    // An index that says it has more than it has, and that has what there is not.
+    let state = world.records.records.states(A).await.unwrap().revision;
+    let Begun { series, .. } = search.index.begin().await.unwrap();
+    let document = Document { id: RecordId(999), ..Document::default() };
+    let removed = vec![world.emails["word3"].1];
+    let batch = Batch { removed: removed.clone(), documents: vec![document], revision: Some(state) };
+    search.index.write(series, A, batch).await.unwrap();
+    search.index.commit(series).await.unwrap();
+    let missing = vec![removed[0], world.emails["word31"].1];
+    let surplus = vec![RecordId(2), RecordId(999)];
+    assert_eq!(world.compare(&search).await, Difference { missing, surplus });
 }
 
 async fn eq5_the_memory_engine_is_followed_as_well(mut world: World) {
@@ -610,6 +650,7 @@ fn main() {
         an_email_without_its_message_does_not_keep_others_from_being_found,
         an_erased_account_leaves_the_index,
         changes_of_other_kinds_bring_the_revision_forward,
+        an_index_is_compared_with_the_emails,
         an_index_is_built_beside_the_other_when_an_operator_asks_for_it,
     ];
     let of_tantivy = tests![

@@ -1,4 +1,7 @@
-//! A server for tests: the door on engines in memory, asked through its router as a client asks it.
+//! A server for tests: the door on engines in memory, or on those that the environment names, asked through its router as a client
+//! asks it.
+
+mod stores;
 
 use std::{
     fmt,
@@ -28,10 +31,12 @@ use restante_http::{
 };
 use restante_mail::{Delivered, Delivery, Mail, MailConfig, MailMetrics, StoredMessage};
 use restante_operate::{Door, Listener, Offer};
-use restante_records::{AccountId, EngineUrl, RecordId, Schema};
+use restante_records::{AccountId, RecordId, Schema};
 use restante_search::Search;
 use serde_json::{Value, json};
 use tower::ServiceExt;
+
+use stores::{Cleanup, Stores};
 
 use crate::{
     JmapConfig, JmapDoor, JmapMetrics, JmapParts, OpenConnections,
@@ -65,6 +70,8 @@ pub(crate) struct TestServer {
     pub(crate) records: restante_records::Opened,
     pub(crate) blobs: restante_blobs::Opened,
     pub(crate) config: JmapConfig,
+    /// It removes the stores.
+    _cleanup: Cleanup,
 }
 
 /// Somebody who sends requests.
@@ -122,6 +129,16 @@ async fn ended(directory: Directory, login: Arc<Login>) {
     }
 }
 
+fn new_clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp::from_seconds(1_800_000_000)))
+}
+
+fn schema() -> Schema {
+    let mut kinds = restante_mail::kinds();
+    kinds.extend(restante_directory::kinds());
+    Schema::new(kinds).unwrap()
+}
+
 impl TestServer {
     /// A server with the default settings, but that changes are pushed after a millisecond.
     pub(crate) async fn new() -> Self {
@@ -130,6 +147,13 @@ impl TestServer {
 
     pub(crate) async fn with(config: JmapConfig) -> Self {
         Self::open(config, MailConfig::default(), None).await
+    }
+
+    /// A server in memory whatever the environment names, for tests that stop the runtime's time.
+    pub(crate) async fn in_memory(config: JmapConfig) -> Self {
+        let clock = new_clock();
+        let stores = Stores::in_memory(schema(), clock.clone()).await;
+        Self::on(stores, clock, config, MailConfig::default(), None, None).await
     }
 
     pub(crate) async fn open(config: JmapConfig, mail: MailConfig, public_url: Option<&str>) -> Self {
@@ -143,16 +167,20 @@ impl TestServer {
         public_url: Option<&str>,
         search: Option<Arc<dyn Search>>,
     ) -> Self {
-        let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_800_000_000)));
-        let mut kinds = restante_mail::kinds();
-        kinds.extend(restante_directory::kinds());
-        let records = restante_records::Config::new(EngineUrl::Memory, Schema::new(kinds).unwrap());
-        let records = restante_records::open(records).await.unwrap();
-        let blobs = restante_blobs::Config {
-            clock: clock.clone(),
-            ..restante_blobs::Config::new(restante_blobs::EngineUrl::Memory)
-        };
-        let blobs = restante_blobs::open(blobs).await.unwrap();
+        let clock = new_clock();
+        let stores = Stores::open(schema(), clock.clone()).await;
+        Self::on(stores, clock, config, mail, public_url, search).await
+    }
+
+    async fn on(
+        stores: Stores,
+        clock: Arc<ManualClock>,
+        config: JmapConfig,
+        mail: MailConfig,
+        public_url: Option<&str>,
+        search: Option<Arc<dyn Search>>,
+    ) -> Self {
+        let Stores { records, blobs, cleanup } = stores;
         let (settings, metrics) = (DirectoryConfig::default(), DirectoryMetrics::default());
         let opened = Directory::open(&records, settings, clock.clone(), metrics).await;
         let (directory, follower) = opened.unwrap();
@@ -176,7 +204,7 @@ impl TestServer {
             format: RefusalFormat::Problem,
         };
         let router = front.router(door.routes(Listener::Public, Offer::default()));
-        Self { door, router, mail, directory, clock, alice, bob, records, blobs, config }
+        Self { door, router, mail, directory, clock, alice, bob, records, blobs, config, _cleanup: cleanup }
     }
 
     /// Another door on the same stores, as after a restart.

@@ -24,7 +24,8 @@ pub struct Metrics {
     /// Of the `postgres` engine, as the next one; with another engine they stay at 0.
     pub(crate) postgres_group_commits: Histogram,
     pub(crate) postgres_settled: Counter,
-    /// Of the `cassandra` engine, as the next two.
+    /// Of the `cassandra` engine, as the next three.
+    pub(crate) cassandra_requests: Family<RequestLabel, Counter>,
     pub(crate) cassandra_group_commits: Histogram,
     pub(crate) cassandra_refused: Counter,
     pub(crate) cassandra_settled: Counter,
@@ -40,6 +41,19 @@ impl ChangeLabel {
     pub(crate) const CREATE: Self = Self { change: "create" };
     pub(crate) const UPDATE: Self = Self { change: "update" };
     pub(crate) const DESTROY: Self = Self { change: "destroy" };
+}
+
+/// What a request to Cassandra does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RequestLabel {
+    pub(crate) request: &'static str,
+}
+
+impl RequestLabel {
+    pub(crate) const READ: Self = Self { request: "read" };
+    pub(crate) const SERIAL_READ: Self = Self { request: "serial_read" };
+    pub(crate) const WRITE: Self = Self { request: "write" };
+    pub(crate) const CONDITIONAL: Self = Self { request: "conditional" };
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -100,6 +114,7 @@ impl Default for Metrics {
             lmdb: restante_lmdb::Metrics::default(),
             postgres_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 9)), // 1 to 256
             postgres_settled: Counter::default(),
+            cassandra_requests: Family::default(),
             cassandra_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 7)), // 1 to 64
             cassandra_refused: Counter::default(),
             cassandra_settled: Counter::default(),
@@ -107,6 +122,11 @@ impl Default for Metrics {
         // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
             drop(metrics.changes.get_or_create(&change));
+        }
+        let requests =
+            [RequestLabel::READ, RequestLabel::SERIAL_READ, RequestLabel::WRITE, RequestLabel::CONDITIONAL];
+        for request in requests {
+            drop(metrics.cassandra_requests.get_or_create(&request));
         }
         for operation in Operation::ALL {
             for kind in ERROR_KINDS {
@@ -155,6 +175,11 @@ impl Metrics {
             self.postgres_settled.clone(),
         );
         registry.register(
+            "cassandra_requests",
+            "Requests to Cassandra, those that were tried again included",
+            self.cassandra_requests.clone(),
+        );
+        registry.register(
             "cassandra_group_commits",
             "Commits of an account that one batch in Cassandra makes",
             self.cassandra_group_commits.clone(),
@@ -199,6 +224,7 @@ mod tests {
             "restante_records_lmdb_writes_total 0",
             "restante_records_postgres_group_commits_count 0",
             "restante_records_postgres_settled_total 0",
+            "restante_records_cassandra_requests_total{request=\"conditional\"} 0",
             "restante_records_cassandra_group_commits_count 0",
             "restante_records_cassandra_refused_total 0",
             "restante_records_cassandra_settled_total 0",

@@ -16,7 +16,7 @@ use tracing::{Instrument, debug, debug_span, info, warn};
 use crate::{
     AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Erased,
     Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey, Records,
-    Referenced, Report, States, Stats, Touched, Upkeep, Watch,
+    Referenced, Report, Revision, States, Stats, Touched, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
 
@@ -138,10 +138,17 @@ impl Records for Observed {
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
         self.metrics.gets.inc();
         let result = self.inner.records.get(account, get).await;
-        if let Err(error) = &result {
-            self.failed(Operation::Get, &self.reads, error);
-        }
-        result
+        self.noted_read(Operation::Get, result)
+    }
+
+    async fn get_with_state(
+        &self,
+        account: AccountId,
+        get: &Get,
+    ) -> Result<(Revision, Vec<Option<Record>>), Error> {
+        self.metrics.gets.inc();
+        let result = self.inner.records.get_with_state(account, get).await;
+        self.noted_read(Operation::Get, result)
     }
 
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {

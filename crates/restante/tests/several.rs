@@ -1,11 +1,15 @@
-//! Several servers on one PostgreSQL: one account with writers on both, push from one to the other, and what becomes of the work of a
-//! server that is killed. Without a PostgreSQL these tests are reported as ignored; see docs/development.md.
+//! Several servers on the same engines: one account with writers on both, push from one to the other, and what becomes of the work of
+//! a server that is killed. Without the engines these tests are reported as ignored; see docs/development.md.
 //!
-//! Each server has blobs of its own, so what one is to send for the other is uploaded to both.
+//! Beside PostgreSQL each server has blobs of its own, so what one is to send for the other is uploaded to both.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 #[path = "several/client.rs"]
 mod client;
+#[path = "several/costs.rs"]
+mod costs;
+#[path = "several/engines.rs"]
+mod engines;
 #[path = "several/ledger.rs"]
 mod ledger;
 #[path = "e2e/sending/sink.rs"]
@@ -17,7 +21,6 @@ mod support;
 
 use std::{
     env, fs,
-    hash::{BuildHasher, RandomState},
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -26,43 +29,50 @@ use std::{
 };
 
 use client::{Client, Events};
+use engines::{Engines, Stores};
 use ledger::{Writer, check_account};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use sink::{Sink, Step};
 use support::{Server, folder, restante, said, wait_until};
-use tokio_postgres::NoTls;
 
 pub(crate) const USER: &str = "alice@example.org";
 pub(crate) const PASSWORD: &str = "correct horse";
-/// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
-const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
-/// Engines, divided by commas, whose tests must not be ignored.
-const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 /// How long writers write. `RESTANTE_SEVERAL_SECONDS=600` for a long run.
 const SECONDS: u64 = 6;
 
-type Test = (&'static str, fn(&str));
+type Test = (&'static str, fn(&Stores));
+
+/// These run on each set of engines.
+const TESTS: [Test; 4] = [
+    ("writers_on_two_servers_keep_one_account_right", writers_on_two_servers_keep_one_account_right),
+    ("writers_go_on_when_the_other_server_is_killed", writers_go_on_when_the_other_server_is_killed),
+    ("push_reaches_clients_on_the_other_server", push_reaches_clients_on_the_other_server),
+    ("the_queue_of_a_killed_server_is_taken_over", the_queue_of_a_killed_server_is_taken_over),
+];
+
+/// These are about Cassandra, S3 and OpenSearch.
+const TESTS_OF_CASSANDRA: [Test; 1] = [(
+    "a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others",
+    a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others,
+)];
 
 fn main() {
-    let tests: [Test; 4] = [
-        ("writers_on_two_servers_keep_one_account_right", writers_on_two_servers_keep_one_account_right),
-        ("writers_go_on_when_the_other_server_is_killed", writers_go_on_when_the_other_server_is_killed),
-        ("push_reaches_clients_on_the_other_server", push_reaches_clients_on_the_other_server),
-        ("the_queue_of_a_killed_server_is_taken_over", the_queue_of_a_killed_server_is_taken_over),
-    ];
-    let url = env::var(POSTGRES_URL).ok();
-    let is_required =
-        env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == "postgres"));
     let mut trials = Vec::new();
-    for (name, test) in tests {
-        let url = url.clone();
-        let is_ignored = url.is_none() && !is_required;
-        let run = move || {
-            test(&url.ok_or(format!("{POSTGRES_URL} is not set"))?);
-            Ok(())
-        };
-        trials.push(Trial::test(name, run).with_kind("postgres").with_ignored_flag(is_ignored));
+    for engines in Engines::ALL {
+        let more = if engines == Engines::Cassandra { &TESTS_OF_CASSANDRA[..] } else { &[] };
+        for (name, test) in TESTS.iter().chain(more) {
+            let missing = engines.missing();
+            let run = move || match missing {
+                Some(variable) => Err(format!("{variable} is not set").into()),
+                None => {
+                    test(&Stores::new(engines));
+                    Ok(())
+                }
+            };
+            let is_ignored = missing.is_some() && !engines.are_required();
+            trials.push(Trial::test(*name, run).with_kind(engines.name()).with_ignored_flag(is_ignored));
+        }
     }
     let mut arguments = Arguments::from_args();
     // Two servers are enough for two cores.
@@ -79,59 +89,34 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A schema that is dropped at the end.
-struct Database {
-    server: String,
-    schema: String,
-}
-
-impl Database {
-    fn new(url: &str) -> Self {
-        let schema = format!("t_{:016x}", RandomState::new().hash_one(0));
-        Self { server: url.to_owned(), schema }
-    }
-
-    fn url(&self) -> String {
-        let joint = if self.server.contains('?') { '&' } else { '?' };
-        format!("{}{joint}schema={}", self.server, self.schema)
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let dropped = runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&self.server, NoTls).await?;
-            tokio::spawn(connection);
-            client.batch_execute(&format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema)).await
-        });
-        if let Err(error) = dropped {
-            eprintln!("the schema {} stays behind: {error}", self.schema);
-        }
-    }
-}
-
 /// A folder of a server, and its ports, which stay the same when it starts again.
 struct Site {
     name: &'static str,
     folder: PathBuf,
     jmap: SocketAddr,
+    lmtp: SocketAddr,
     operators: SocketAddr,
     _guard: tempfile::TempDir,
 }
 
 impl Site {
-    fn new(database: &Database, name: &'static str) -> Self {
+    fn new(stores: &Stores, name: &'static str) -> Self {
         let (guard, folder) = folder();
-        let settings = format!("[records]\nurl = \"{}\"\n", database.url());
-        fs::write(folder.join("restante.toml"), settings).unwrap();
-        Self { name, folder, jmap: free_address(), operators: free_address(), _guard: guard }
+        stores.configure(&folder, name);
+        Self {
+            name,
+            folder,
+            jmap: free_address(),
+            lmtp: free_address(),
+            operators: free_address(),
+            _guard: guard,
+        }
     }
 
     fn start(&self, smarthost: Option<SocketAddr>) -> Server {
         let mut command = restante(&self.folder);
         command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
-        command.args(["--jmap-listen", &self.jmap.to_string()]);
+        command.args(["--jmap-listen", &self.jmap.to_string(), "--lmtp-listen", &self.lmtp.to_string()]);
         if let Some(smarthost) = smarthost {
             command.args(["--smarthost", &smarthost.to_string()]);
         }
@@ -149,8 +134,8 @@ impl Site {
     }
 }
 
-fn two_sites(database: &Database) -> [Site; 2] {
-    let sites = [Site::new(database, "one"), Site::new(database, "two")];
+fn two_sites(stores: &Stores) -> [Site; 2] {
+    let sites = [Site::new(stores, "one"), Site::new(stores, "two")];
     let folder = &sites[0].folder;
     fs::write(folder.join("password"), PASSWORD).unwrap();
     said(folder, &["domain", "add", "example.org"]);
@@ -189,9 +174,8 @@ fn write(sites: &[Site; 2], time: Duration, kill: Option<(Server, Duration)>) ->
     })
 }
 
-fn writers_on_two_servers_keep_one_account_right(url: &str) {
-    let database = Database::new(url);
-    let sites = two_sites(&database);
+fn writers_on_two_servers_keep_one_account_right(stores: &Stores) {
+    let sites = two_sites(stores);
     let servers = sites.each_ref().map(|site| site.start(None));
     let writers = write(&sites, seconds(), None);
     for site in &sites {
@@ -207,9 +191,8 @@ fn writers_on_two_servers_keep_one_account_right(url: &str) {
     recount(&sites[0].folder);
 }
 
-fn writers_go_on_when_the_other_server_is_killed(url: &str) {
-    let database = Database::new(url);
-    let sites = two_sites(&database);
+fn writers_go_on_when_the_other_server_is_killed(stores: &Stores) {
+    let sites = two_sites(stores);
     let [one, two] = sites.each_ref().map(|site| site.start(None));
     let writers = write(&sites, seconds(), Some((one, seconds() / 2)));
     check_account(&sites[1].client(), &writers);
@@ -221,9 +204,8 @@ fn writers_go_on_when_the_other_server_is_killed(url: &str) {
     recount(&sites[1].folder);
 }
 
-fn push_reaches_clients_on_the_other_server(url: &str) {
-    let database = Database::new(url);
-    let sites = two_sites(&database);
+fn push_reaches_clients_on_the_other_server(stores: &Stores) {
+    let sites = two_sites(stores);
     let _servers = sites.each_ref().map(|site| site.start(None));
     let [one, two] = sites.each_ref().map(Site::client);
     for (writer, listener) in [(&one, &two), (&two, &one)] {
@@ -258,9 +240,8 @@ fn submit(clients: &[Client; 2], by: usize, to: &str) {
     assert!(submitted["created"]["s"]["id"].is_string(), "{submitted}");
 }
 
-fn the_queue_of_a_killed_server_is_taken_over(url: &str) {
-    let database = Database::new(url);
-    let sites = two_sites(&database);
+fn the_queue_of_a_killed_server_is_taken_over(stores: &Stores) {
+    let sites = two_sites(stores);
     let sink = Sink::start();
     let servers = sites.each_ref().map(|site| site.start(Some(sink.address)));
     let clients = sites.each_ref().map(Site::client);
@@ -301,4 +282,11 @@ fn the_queue_of_a_killed_server_is_taken_over(url: &str) {
     assert_eq!(list.len(), 6);
     assert_eq!(alive.stop().code(), Some(0));
     recount(&left.folder);
+}
+
+fn a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others(stores: &Stores) {
+    let [site, _] = two_sites(stores);
+    let server = site.start(None);
+    costs::check(&site.client(), site.lmtp, site.operators);
+    assert_eq!(server.stop().code(), Some(0));
 }

@@ -29,6 +29,8 @@ mod setting;
 mod target;
 mod verdict;
 
+pub(crate) use target::fresh_name;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};

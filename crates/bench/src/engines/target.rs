@@ -37,7 +37,7 @@ pub(super) fn credentials(file: &Path) -> anyhow::Result<(String, String)> {
 }
 
 /// A name that no other run has: lowercase letters, digits and underscores, as every engine allows.
-pub(super) fn fresh_name() -> String {
+pub(crate) fn fresh_name() -> String {
     let salt = u64::from(std::process::id()) ^ nanos_now();
     format!("restante_bench_{:08x}", Random::new(salt, 7).bits() as u32)
 }

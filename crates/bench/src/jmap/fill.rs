@@ -1,12 +1,6 @@
 //! Accounts and emails, written to the stores before the server starts.
 
-use std::{
-    fs,
-    ops::Range,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs, ops::Range, os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -19,28 +13,15 @@ use restante_mail::{
     Mail, MailConfig, MailMetrics, MailboxSet, NewEmail, NewMailbox, Parent, Role as MailboxRole,
     StoredMessage, message,
 };
-use restante_records::{AccountId, Schema};
+use restante_records::AccountId;
 use tokio::task::JoinHandle;
 
-use super::corpus::Corpus;
+use super::{corpus::Corpus, stores::Stores};
 use crate::progress;
 
 /// Emails that are stored at once, so that their commits and syncs are shared.
 const BATCH: u64 = 256;
 const DOMAIN: &str = "example.org";
-
-/// Where the stores are.
-pub(super) struct Folders {
-    pub(super) records: PathBuf,
-    pub(super) blobs: PathBuf,
-    pub(super) search: PathBuf,
-}
-
-impl Folders {
-    pub(super) fn below(folder: &Path) -> Self {
-        Self { records: folder.join("records"), blobs: folder.join("blobs"), search: folder.join("search") }
-    }
-}
 
 /// What is to be written.
 pub(super) struct Plan {
@@ -75,19 +56,14 @@ pub(super) struct Filled {
     pub(super) emails: u64,
     /// Bytes of their raw messages.
     pub(super) raw_bytes: u64,
-    /// Bytes on disk after closing.
-    pub(super) records_bytes: u64,
-    pub(super) blobs_bytes: u64,
+    /// Bytes of records and blobs on disk after closing; `None` where a server has them.
+    pub(super) bytes: Option<u64>,
 }
 
 /// Makes the stores, accounts and emails, and closes the stores.
-pub(super) async fn fill(folders: &Folders, plan: &Plan) -> anyhow::Result<Filled> {
-    let kinds = restante_mail::kinds().into_iter().chain(restante_directory::kinds());
-    let url = restante_records::EngineUrl::Lmdb(folders.records.clone());
-    let schema = Schema::new(kinds.collect())?;
-    let records = restante_records::open(restante_records::Config::new(url, schema)).await?;
-    let url = restante_blobs::EngineUrl::Files(folders.blobs.clone());
-    let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await?;
+pub(super) async fn fill(stores: &Stores, plan: &Plan) -> anyhow::Result<Filled> {
+    let records = stores.open_records().await?;
+    let blobs = stores.open_blobs().await?;
     let clock = Arc::new(SystemClock);
     let (config, metrics) = (DirectoryConfig::default(), DirectoryMetrics::default());
     let (directory, _) = Directory::open(&records, config, clock.clone(), metrics).await?;
@@ -98,8 +74,7 @@ pub(super) async fn fill(folders: &Folders, plan: &Plan) -> anyhow::Result<Fille
     drop(filling);
     records.upkeep.close().await?;
     blobs.upkeep.close().await?;
-    let (records_bytes, blobs_bytes) = (disk_bytes(&folders.records)?, disk_bytes(&folders.blobs)?);
-    Ok(Filled { records_bytes, blobs_bytes, ..filled? })
+    Ok(Filled { bytes: stores.mail_bytes()?, ..filled? })
 }
 
 struct Filling {
@@ -133,8 +108,8 @@ impl Filling {
         }
         let (_, searcher) = self.user("searcher").await?;
         let (emails, raw_bytes) = (plan.inboxes.iter().sum(), self.raw_bytes);
-        let (records_bytes, blobs_bytes) = (0, 0); // known when the stores are closed
-        Ok(Filled { inboxes, mailboxes, recipients, searcher, emails, raw_bytes, records_bytes, blobs_bytes })
+        let bytes = None; // known when the stores are closed
+        Ok(Filled { inboxes, mailboxes, recipients, searcher, emails, raw_bytes, bytes })
     }
 
     async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {

@@ -8,6 +8,7 @@ mod load;
 mod present;
 mod pushing;
 mod reading;
+mod stores;
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -34,11 +35,14 @@ use crate::{
 use caller::Caller;
 use corpus::Corpus;
 use delivering::{Post, Sender, deliver_all, senders, syncs_per_second};
-use fill::{Filled, Folders, Plan, User, disk_bytes, fill};
+use fill::{Filled, Plan, User, fill};
 use load::{Client, Load, Pace};
 use present::{Measured, Sizing};
 use pushing::{Waiting, listeners};
 use reading::{Op, readers};
+use stores::Stores;
+
+pub use stores::Profile;
 
 /// The size of the inbox that most goals are set for.
 const EMAILS: u64 = 100_000;
@@ -111,6 +115,7 @@ Examples:
   restante bench jmap --html jmap.html
   restante bench jmap --emails 1000,100000,1000000 --data /var/lib/restante
   restante bench jmap --emails 100000 --parts thread_chain,lmtp_one
+  dev/services/with cassandra s3 opensearch -- restante bench jmap --profile distributed --emails 10000
   restante bench jmap --quick")]
 pub struct JmapArgs {
     /// Emails in the inboxes, one inbox for each number
@@ -122,6 +127,9 @@ pub struct JmapArgs {
     /// What to measure, separated by commas
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
+    /// On which engines records, blobs and the search index are
+    #[arg(long, value_name = "PROFILE", value_enum, default_value_t)]
+    pub profile: Profile,
     /// Program to run as the server; by default this one
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
@@ -170,20 +178,29 @@ async fn measure(args: &JmapArgs) -> anyhow::Result<Report> {
         mailboxes: MAILBOXES.to_vec(),
         recipients: common.pick(RECIPIENTS, RECIPIENTS_QUICK),
     };
-    let title = "Mail: JMAP and LMTP, durable, in records of the engine lmdb and blobs of the engine files; clients on this machine.";
-    let mut report = Report::new("jmap", title, Machine::look(folder.path()));
-    let folders = Folders::below(folder.path());
-    let filled = fill(&folders, &plan).await?;
-    let program = server::program(args.server.as_deref())?;
-    let mail_server = MailServer::start(&program, folder.path(), &folders).await?;
-    let bench = Bench { mail_server, corpus, common, folder: folder.path(), parts: &args.parts };
-    let mut measured = bench.measure(&filled).await?;
-    bench.mail_server.server.stop().await?;
-    measured.figures.extend(on_disk(&filled, disk_bytes(&folders.search)?));
-    let sizing = Sizing { main: main_inbox(&filled)?.emails, set_for: EMAILS };
-    present::present(&measured, sizing, &mut report)?;
+    let stores = Stores::new(args.profile, folder.path())?;
+    let measured = measure_on(args, &stores, &plan, folder.path()).await;
+    let left = stores.clean_up().await;
+    let (mut report, left) = (measured?, left?);
+    report.notes.extend(left);
     report.note_debug_build();
     report.note_quick(args.output.quick);
+    Ok(report)
+}
+
+async fn measure_on(args: &JmapArgs, stores: &Stores, plan: &Plan, folder: &Path) -> anyhow::Result<Report> {
+    let title = format!("Mail: JMAP and LMTP, durable, in {}; clients on this machine.", stores.engines());
+    let mut report = Report::new("jmap", title, Machine::look(folder));
+    let filled = fill(stores, plan).await?;
+    let program = server::program(args.server.as_deref())?;
+    let mail_server = MailServer::start(&program, folder, stores).await?;
+    let common = args.output.common(args.seed);
+    let bench = Bench { mail_server, corpus: plan.corpus, common, folder, parts: &args.parts };
+    let mut measured = bench.measure(&filled).await?;
+    bench.mail_server.server.stop().await?;
+    measured.figures.extend(on_disk(&filled, stores.search_bytes()?));
+    let sizing = Sizing { main: main_inbox(&filled)?.emails, set_for: EMAILS };
+    present::present(&measured, sizing, &mut report)?;
     Ok(report)
 }
 
@@ -193,17 +210,19 @@ fn main_inbox(filled: &Filled) -> anyhow::Result<&User> {
     of_size.or(filled.inboxes.last()).context("there is no inbox")
 }
 
-/// Kilobytes of an email on disk beyond its raw message, and in the search index.
-fn on_disk(filled: &Filled, search_bytes: u64) -> [FigureRow; 2] {
+/// Kilobytes of an email on disk beyond its raw message, and in the search index, as far as they are on this disk.
+fn on_disk(filled: &Filled, search_bytes: Option<u64>) -> impl Iterator<Item = FigureRow> {
     let emails = filled.emails;
-    let beyond = (filled.records_bytes + filled.blobs_bytes) as f64 - filled.raw_bytes as f64;
-    let row = |op, bytes: f64| FigureRow {
+    let beyond = filled.bytes.map(|bytes| bytes as f64 - filled.raw_bytes as f64);
+    let row = move |op, bytes: f64| FigureRow {
         op,
         emails,
         value: rounded(bytes / 1e3 / emails.max(1) as f64),
         unit: "kB",
     };
-    [row("disk_beyond_raw", beyond), row("disk_search", search_bytes as f64)]
+    let beyond = beyond.map(|bytes| row("disk_beyond_raw", bytes));
+    let search = search_bytes.map(|bytes| row("disk_search", bytes as f64));
+    beyond.into_iter().chain(search)
 }
 
 /// A server with the doors of mail.
@@ -214,22 +233,17 @@ struct MailServer {
 }
 
 impl MailServer {
-    async fn start(program: &Path, folder: &Path, folders: &Folders) -> anyhow::Result<Self> {
+    async fn start(program: &Path, folder: &Path, stores: &Stores) -> anyhow::Result<Self> {
         let [jmap, lmtp] = free_addresses()?;
-        let flags = [
-            ("--jmap-listen", jmap.to_string()),
-            ("--lmtp-listen", lmtp.to_string()),
-            ("--records", format!("lmdb:{}", folders.records.display())),
-            ("--blobs", format!("files:{}", folders.blobs.display())),
-            ("--search", format!("tantivy:{}", folders.search.display())),
-        ];
+        let flags = [("--jmap-listen", jmap.to_string()), ("--lmtp-listen", lmtp.to_string())];
         let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-        let variables = vec![
+        let mut variables = vec![
             // All connections of a load are of one user.
             ("RESTANTE_JMAP__REQUESTS_PER_USER_MAX", "128".to_owned()),
             // The metrics are asked for where REST is.
             ("RESTANTE_OPERATE__LISTEN", String::new()),
         ];
+        variables.extend(stores.variables());
         let settings = Settings { flags, variables };
         let server = Server::start_with(program, &EngineUrl::Memory, folder, "server", &settings).await?;
         Ok(Self { server, jmap, lmtp })

@@ -118,7 +118,7 @@ async fn p2_a_client_that_comes_back_gets_what_it_missed_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn p2_pings_are_counted_from_the_last_event() {
-    let server = TestServer::new().await;
+    let server = TestServer::in_memory(crate::JmapConfig { push_delay_ms: 1, ..Default::default() }).await;
     let begun = tokio::time::Instant::now();
     let mut stream = Stream::open(&server, &server.alice, "types=*&closeafter=no&ping=40", None).await;
     tokio::time::advance(Duration::from_secs(20)).await;
@@ -161,7 +161,7 @@ async fn p4_a_slow_reader_gets_the_newest_state_alone() {
 #[tokio::test(start_paused = true)]
 async fn p4_changes_of_the_same_time_are_joined() {
     let config = crate::JmapConfig { push_delay_ms: 60, ..crate::JmapConfig::default() };
-    let server = TestServer::with(config).await;
+    let server = TestServer::in_memory(config).await;
     let mut stream = Stream::open(&server, &server.alice, "types=*&closeafter=no&ping=0", None).await;
     let begun = tokio::time::Instant::now();
     let mut last = 0;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use scylla::{
     client::session::Session,
     errors::ExecutionError,
@@ -25,7 +26,7 @@ use super::{
     error::{failed, is_wrong, statement_failed},
     options,
 };
-use crate::{CassandraConfig, CassandraUrl, Error};
+use crate::{CassandraUrl, Config, Error, metrics::RequestLabel};
 
 pub(super) const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
@@ -40,6 +41,7 @@ pub(super) struct Database {
     /// How long an answer is asked for again and again.
     patience: Duration,
     is_reached: AtomicBool,
+    requests: Family<RequestLabel, Counter>,
 }
 
 /// What a statement is prepared for.
@@ -64,13 +66,14 @@ pub(super) enum Answer {
 }
 
 impl Database {
-    pub(super) async fn open(url: &CassandraUrl, config: &CassandraConfig) -> Result<Self, Error> {
-        let session = options::connect(url, config, true).await?;
+    pub(super) async fn open(url: &CassandraUrl, config: &Config) -> Result<Self, Error> {
+        let session = options::connect(url, &config.cassandra, true).await?;
         Ok(Self {
             session,
             prepared: Mutex::new(HashMap::new()),
-            patience: Duration::from_millis(config.patience_ms.get()),
+            patience: Duration::from_millis(config.cassandra.patience_ms.get()),
             is_reached: AtomicBool::new(true),
+            requests: config.metrics.cassandra_requests.clone(),
         })
     }
 
@@ -90,6 +93,10 @@ impl Database {
     /// When somebody who begins to wait now gives up.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.patience
+    }
+
+    fn count(&self, request: RequestLabel) {
+        self.requests.get_or_create(&request).inc();
     }
 
     /// The rows of a read that sees all that was acknowledged.
@@ -122,6 +129,7 @@ impl Database {
         let result = self
             .repeated(what, async || {
                 let prepared = self.prepared(what, statement, used).await?;
+                self.count(if used == Use::Serial { RequestLabel::SERIAL_READ } else { RequestLabel::READ });
                 self.session.execute_unpaged(&prepared, values).await.map_err(Failure::Statement)
             })
             .await?;
@@ -137,6 +145,7 @@ impl Database {
     ) -> Result<(), Error> {
         self.repeated(what, async || {
             let prepared = self.prepared(what, statement, Use::Repeatable).await?;
+            self.count(RequestLabel::WRITE);
             self.session.execute_unpaged(&prepared, &values).await.map_err(Failure::Statement)
         })
         .await
@@ -148,6 +157,7 @@ impl Database {
         self.repeated(what, async || {
             let (mut batch, values) = self.batch(what, &statements, Use::Repeatable).await?;
             batch.set_is_idempotent(true);
+            self.count(RequestLabel::WRITE);
             self.session.batch(&batch, values).await.map_err(Failure::Statement)
         })
         .await
@@ -159,6 +169,7 @@ impl Database {
     /// # Errors
     /// It was certainly not executed, and never can be.
     pub(super) async fn compare(&self, what: &str, statements: &[Bound]) -> Result<Answer, Error> {
+        self.count(RequestLabel::CONDITIONAL);
         let result = match statements {
             [(statement, values)] => {
                 let prepared = match self.prepared(what, statement, Use::Conditional).await {

@@ -57,8 +57,8 @@ use self::{
 use crate::{
     AccountId, CassandraUrl, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count,
     Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey,
-    Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch, map::announce::Announcements,
-    validate,
+    Records, Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch,
+    map::announce::Announcements, validate,
 };
 
 /// Opens the records of a keyspace, and makes their tables when they aren't there.
@@ -121,8 +121,8 @@ struct Shared {
     server: [u8; 4],
     /// Whether the end of this server was announced to others. It is locked while anything is announced.
     has_left: tokio::sync::Mutex<bool>,
-    /// Versions of accounts that all readers see, whichever node they ask.
-    confirmed: Mutex<HashMap<AccountId, u64>>,
+    /// Heads of accounts that all readers see, whichever node they ask.
+    confirmed: Mutex<HashMap<AccountId, Arc<head::Head>>>,
     /// Held for reading while something is removed that commits have left.
     finishing: tokio::sync::RwLock<()>,
     clock: Arc<dyn Clock>,
@@ -197,6 +197,15 @@ impl Records for Cassandra {
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        validate::check_get(&self.shared.schema, get)?;
+        self.shared.get(account, get).await.map(|(_, records)| records)
+    }
+
+    async fn get_with_state(
+        &self,
+        account: AccountId,
+        get: &Get,
+    ) -> Result<(Revision, Vec<Option<Record>>), Error> {
         validate::check_get(&self.shared.schema, get)?;
         self.shared.get(account, get).await
     }

@@ -54,13 +54,13 @@ pub(super) struct State {
 
 /// Connects to the keyspace of the records. The keyspace and its tables are made when they aren't there.
 pub(super) async fn database(url: &CassandraUrl, config: &Config) -> Result<Database, Error> {
-    let database = match Database::open(url, &config.cassandra).await {
+    let database = match Database::open(url, config).await {
         Ok(database) => database,
         Err(error) => {
             if !make_keyspace(url, config).await? {
                 return Err(error);
             }
-            Database::open(url, &config.cassandra).await?
+            Database::open(url, config).await?
         }
     };
     let tables = tables(&database, url).await?;

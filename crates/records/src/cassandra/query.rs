@@ -2,7 +2,7 @@
 
 use super::{
     Shared,
-    view::{Range, SLICE_ROWS, View, ViewError, behind},
+    view::{Range, Row, SLICE_ROWS, View, ViewError, behind},
 };
 use crate::{
     AccountId, Count, Direction, Error, Page, Query,
@@ -17,11 +17,19 @@ impl Shared {
         let keys = Keys::of(query, index, after.as_ref());
         let views = self.views(account);
         loop {
-            let view = views.begin().await?;
+            let walk = Walk::new(&keys, query.direction, query.skip, Some(query.limit as u64 + 1));
+            // The usual page is one slice: it is read beside the head.
+            let (view, first) = match walk.next() {
+                Some(range) => {
+                    let (view, rows) = views.begin_with(range).await?;
+                    (view, Some(rows))
+                }
+                None => (views.begin().await?, None),
+            };
             if !self.has_indexes(&view).await? {
                 continue;
             }
-            let found = walk(&view, &keys, query.direction, query.skip, Some(query.limit as u64 + 1)).await;
+            let found = walk.finish(&view, first).await;
             if let Some(found) = views.accept(&view, found).await? {
                 return page(account, query, index, &found.keys, view.head.row.kind(query.kind).state);
             }
@@ -38,7 +46,7 @@ impl Shared {
             if !self.has_indexes(&view).await? {
                 continue;
             }
-            let found = walk(&view, &keys, query.direction, u64::MAX, None).await;
+            let found = Walk::new(&keys, query.direction, u64::MAX, None).finish(&view, None).await;
             if let Some(found) = views.accept(&view, found).await? {
                 return Ok(Count { entries: found.skipped, state: view.head.row.kind(query.kind).state });
             }
@@ -63,41 +71,73 @@ struct Found {
     keys: Vec<Vec<u8>>,
 }
 
-/// Walks through the keys of an index: leaves so many out, and takes so many.
-async fn walk(
-    view: &View<'_>,
-    keys: &Keys,
-    direction: Direction,
+/// A way through the keys of an index: so many are left out, and so many kept.
+struct Walk {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    is_down: bool,
     skip: u64,
     limit: Option<u64>,
-) -> Result<Found, ViewError> {
-    let is_down = direction == Direction::Descending;
-    let (mut from, mut to) = (keys.from.clone(), keys.to.clone());
-    let mut found = Found::default();
-    // A range that ends before it begins has nothing; Cassandra refuses none of them.
-    while from < to {
-        let left = limit.map(|limit| limit.saturating_sub(found.keys.len() as u64));
-        let wanted = left.map_or(u64::MAX, |left| (skip - found.skipped).saturating_add(left));
-        let rows = usize::try_from(wanted).unwrap_or(SLICE_ROWS).min(SLICE_ROWS);
-        if rows == 0 {
-            break;
-        }
-        let page = view.slice(Range { from: &from, to: &to, limit: rows, is_down }).await?;
-        let is_last = page.len() < rows;
-        for (key, _) in page {
-            match is_down {
-                true => to.clone_from(&key),
-                false => from = behind(&key),
-            }
-            if found.skipped < skip {
-                found.skipped += 1;
-            } else {
-                found.keys.push(key);
-            }
-        }
-        if is_last {
-            break;
+    found: Found,
+    is_over: bool,
+}
+
+impl Walk {
+    fn new(keys: &Keys, direction: Direction, skip: u64, limit: Option<u64>) -> Self {
+        Self {
+            from: keys.from.clone(),
+            to: keys.to.clone(),
+            is_down: direction == Direction::Descending,
+            skip,
+            limit,
+            found: Found::default(),
+            is_over: false,
         }
     }
-    Ok(found)
+
+    /// The rows that the next slice has at most.
+    fn rows(&self) -> usize {
+        let left = self.limit.map(|limit| limit.saturating_sub(self.found.keys.len() as u64));
+        let wanted = left.map_or(u64::MAX, |left| (self.skip - self.found.skipped).saturating_add(left));
+        usize::try_from(wanted).unwrap_or(SLICE_ROWS).min(SLICE_ROWS)
+    }
+
+    /// The next slice, if one is needed. A range that ends before it begins has nothing.
+    fn next(&self) -> Option<Range<'_>> {
+        let limit = self.rows();
+        let is_needed = !self.is_over && limit > 0 && self.from < self.to;
+        is_needed.then_some(Range { from: &self.from, to: &self.to, limit, is_down: self.is_down })
+    }
+
+    /// Takes the rows of the slice that [`Walk::next`] named.
+    fn add(&mut self, page: Vec<Row>) {
+        self.is_over = page.len() < self.rows();
+        for (key, _) in page {
+            match self.is_down {
+                true => self.to.clone_from(&key),
+                false => self.from = behind(&key),
+            }
+            if self.found.skipped < self.skip {
+                self.found.skipped += 1;
+            } else {
+                self.found.keys.push(key);
+            }
+        }
+    }
+
+    /// Walks on to the end; `first` is what was read for the first slice.
+    async fn finish(
+        mut self,
+        view: &View<'_>,
+        first: Option<Vec<scylla::value::Row>>,
+    ) -> Result<Found, ViewError> {
+        if let Some(rows) = first {
+            self.add(view.rows(&rows)?);
+        }
+        while let Some(range) = self.next() {
+            let page = view.slice(range).await?;
+            self.add(page);
+        }
+        Ok(self.found)
+    }
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use super::{
     Shared,
     schema::{corrupt, state_key},
-    view::{View, ViewError},
+    view::{KEYS, View, Views},
 };
 use crate::{
-    AccountId, Body, Error, Get, Kind, Property, Record, RecordId, States, entries,
+    AccountId, Body, Error, Get, Kind, Property, Record, RecordId, Revision, States, entries,
     rows::{BodyNumber, StateRow},
 };
 
@@ -21,8 +21,12 @@ impl Shared {
         Ok(States { revision: head.revision, kinds })
     }
 
-    /// [`crate::Records::get`] of what has been checked.
-    pub(super) async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+    /// [`crate::Records::get_with_state`] of what has been checked.
+    pub(super) async fn get(
+        &self,
+        account: AccountId,
+        get: &Get,
+    ) -> Result<(Revision, Vec<Option<Record>>), Error> {
         let keys: Vec<Vec<u8>> = get.ids.iter().map(|id| state_key(get.kind, *id)).collect();
         let mut unique = keys.clone();
         unique.sort_unstable();
@@ -31,9 +35,11 @@ impl Shared {
         // The version with which a body was not there.
         let mut missing = None;
         loop {
-            let view = views.begin().await?;
-            let read = self.read_states(&view, &unique, get.with_body).await;
-            let Some((states, bodies)) = views.accept(&view, read).await? else { continue };
+            let Some((view, states)) = self.read_states(&views, &unique).await? else { continue };
+            let bodies = match get.with_body {
+                true => self.bodies_of(account, states.values()).await?,
+                false => BTreeMap::new(),
+            };
             let behind = self.restores().saturating_sub(view.head.row.restores);
             let mut records = Vec::with_capacity(keys.len());
             let mut is_damaged = None;
@@ -47,7 +53,10 @@ impl Shared {
                 }
             }
             match is_damaged {
-                None => return Ok(records),
+                None => {
+                    let head = view.head.row.after_restores(self.restores());
+                    return Ok((head.kind(get.kind).state, records));
+                }
                 // Its body may have been replaced since its state was read.
                 Some(error) if missing == Some(view.head.version) => return Err(error),
                 Some(_) => missing = Some(view.head.version),
@@ -55,19 +64,23 @@ impl Shared {
         }
     }
 
-    /// The rows of some records, and their bodies when they are wanted.
-    async fn read_states(
-        &self,
-        view: &View<'_>,
+    /// The rows of some records; `None` when the account has changed meanwhile.
+    async fn read_states<'s>(
+        &'s self,
+        views: &Views<'s>,
         keys: &[Vec<u8>],
-        with_body: bool,
-    ) -> Result<(HashMap<Vec<u8>, Vec<u8>>, BTreeMap<u64, Body>), ViewError> {
-        let states: HashMap<Vec<u8>, Vec<u8>> = view.find(keys).await?.into_iter().collect();
-        let bodies = match with_body {
-            true => self.bodies_of(view.account(), states.values()).await?,
-            false => BTreeMap::new(),
-        };
-        Ok((states, bodies))
+    ) -> Result<Option<(View<'s>, HashMap<Vec<u8>, Vec<u8>>)>, Error> {
+        if keys.len() <= KEYS {
+            // One statement reads them at one moment, the head among them.
+            let (rows, head) = self.find(views.account(), keys).await?;
+            if let Some(view) = views.of_confirmed(head) {
+                return Ok(Some((view, rows.into_iter().collect())));
+            }
+        }
+        let view = views.begin().await?;
+        let rows = view.find(keys).await;
+        let rows = views.accept(&view, rows).await?;
+        Ok(rows.map(|rows| (view, rows.into_iter().collect())))
     }
 
     /// The bodies that rows of records name.

@@ -95,7 +95,7 @@ impl Shared {
         loop {
             match self.database.compare(WHAT, &statements).await? {
                 Answer::Applied => {
-                    self.confirm(account, after.version);
+                    self.confirm(account, after);
                     return Ok(Outcome::Made);
                 }
                 Answer::Refused(columns) => {
@@ -108,7 +108,7 @@ impl Shared {
                     };
                     return match now.as_ref().map_or(Some(false), |now| now.has(after.version, mark)) {
                         Some(true) => {
-                            self.confirm(account, after.version);
+                            self.confirm(account, after);
                             Ok(Outcome::Made)
                         }
                         None if is_in_doubt => Err(Error::unavailable(

@@ -8,6 +8,8 @@
 //! A version that this server meets for the first time may be on one replica only, because who committed it has died. A head
 //! read at serial consistency brings it to a quorum, so nobody who reads later sees less.
 
+use std::sync::Arc;
+
 use scylla::value::CqlValue;
 use tokio::time::Instant;
 
@@ -22,9 +24,9 @@ use crate::{AccountId, Error};
 /// Rows that one statement reads at most.
 pub(super) const SLICE_ROWS: usize = 5_000;
 /// Keys that one statement asks for at most: each costs some tens of microseconds.
-const KEYS: usize = 200;
-/// Accounts whose versions are remembered at most.
-const CONFIRMED_MAX: usize = 65_536;
+pub(super) const KEYS: usize = 200;
+/// Accounts whose heads are remembered at most: each takes some hundred bytes.
+const CONFIRMED_MAX: usize = 16_384;
 
 const READ_HEAD: &str = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
 const UP: &str = "SELECT key, value, version FROM account \
@@ -93,7 +95,7 @@ impl Shared {
     pub(super) async fn read_head_serial(&self, account: AccountId) -> Result<Option<Head>, Error> {
         let rows = self.database.read_serial(WHAT, READ_HEAD, self.account_values(account)).await?;
         let head = decode_head(account, rows.first())?;
-        self.confirm(account, head.as_ref().map_or(0, |head| head.version));
+        self.confirm(account, &head.clone().unwrap_or_else(|| Head::new(self.epoch)));
         Ok(head)
     }
 
@@ -101,18 +103,26 @@ impl Shared {
         vec![text(self.store()), CqlValue::BigInt(account_number(account))]
     }
 
-    /// Notes a version that everybody sees.
-    pub(super) fn confirm(&self, account: AccountId, version: u64) {
+    /// Notes a head that everybody sees.
+    pub(super) fn confirm(&self, account: AccountId, head: &Head) {
         let mut confirmed = self.confirmed.lock();
+        if confirmed.get(&account).is_some_and(|known| known.version >= head.version) {
+            return;
+        }
         if confirmed.len() >= CONFIRMED_MAX {
             confirmed.clear();
         }
-        let known = confirmed.entry(account).or_default();
-        *known = version.max(*known);
+        confirmed.insert(account, Arc::new(head.clone()));
     }
 
-    fn confirmed(&self, account: AccountId) -> Option<u64> {
-        self.confirmed.lock().get(&account).copied()
+    /// The last head of which it is known that everybody sees it.
+    fn confirmed(&self, account: AccountId) -> Option<Arc<Head>> {
+        self.confirmed.lock().get(&account).cloned()
+    }
+
+    /// Whether everybody sees a version.
+    fn is_confirmed(&self, account: AccountId, version: u64) -> bool {
+        self.confirmed(account).is_some_and(|known| known.version == version)
     }
 }
 
@@ -124,13 +134,17 @@ fn decode_head(account: AccountId, row: Option<&scylla::value::Row>) -> Result<O
 }
 
 impl<'s> Views<'s> {
+    pub(super) fn account(&self) -> AccountId {
+        self.account
+    }
+
     /// Begins a view.
     pub(super) async fn begin(&self) -> Result<View<'s>, Error> {
         let (shared, account) = (self.shared, self.account);
         loop {
             let head = shared.read_head(account).await?;
             let version = head.as_ref().map_or(0, |head| head.version);
-            if shared.confirmed(account) != Some(version) {
+            if !shared.is_confirmed(account, version) {
                 let decided = shared.read_head_serial(account).await?;
                 if decided != head {
                     self.check_time()?;
@@ -139,6 +153,30 @@ impl<'s> Views<'s> {
             }
             return Ok(View::of(shared, account, head.unwrap_or_else(|| Head::new(shared.epoch))));
         }
+    }
+
+    /// Begins a view with the rows of a range, which are of the version of the view or useless: [`View::rows`] checks that. An
+    /// account that is as it was when this server met it last costs one statement.
+    pub(super) async fn begin_with(
+        &self,
+        range: Range<'_>,
+    ) -> Result<(View<'s>, Vec<scylla::value::Row>), Error> {
+        let rows = self.shared.read_range(self.account, range).await?;
+        let version = rows.first().and_then(|row| number(row, 2));
+        let known = self.shared.confirmed(self.account);
+        let view = match known.filter(|head| Some(head.version) == version) {
+            Some(head) => View::of(self.shared, self.account, Head::clone(&head)),
+            None => self.begin().await?,
+        };
+        Ok((view, rows))
+    }
+
+    /// A view of a head that a statement has read beside other rows; `None` when others may not see that head yet.
+    pub(super) fn of_confirmed(&self, head: Option<Head>) -> Option<View<'s>> {
+        let version = head.as_ref().map_or(0, |head| head.version);
+        let head = head.unwrap_or_else(|| Head::new(self.shared.epoch));
+        let is_confirmed = self.shared.is_confirmed(self.account, version);
+        is_confirmed.then(|| View::of(self.shared, self.account, head))
     }
 
     /// The answer of a view, if the account was the same all the time.
@@ -191,21 +229,17 @@ impl<'s> View<'s> {
 
     /// The rows of a range.
     pub(super) async fn slice(&self, range: Range<'_>) -> Result<Vec<Row>, ViewError> {
+        self.rows(&self.shared.read_range(self.account, range).await?)
+    }
+
+    /// What was read of a range.
+    pub(super) fn rows(&self, found: &[scylla::value::Row]) -> Result<Vec<Row>, ViewError> {
         self.note_read();
-        let mut values = self.shared.account_values(self.account);
-        let limit = i32::try_from(range.limit).unwrap_or(i32::MAX);
-        values.extend([
-            CqlValue::Blob(range.from.to_vec()),
-            CqlValue::Blob(range.to.to_vec()),
-            CqlValue::Int(limit),
-        ]);
-        let statement = if range.is_down { DOWN } else { UP };
-        let found = self.shared.database.read(WHAT, statement, values).await?;
         if found.is_empty() {
             self.is_silent.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         let mut rows = Vec::with_capacity(found.len());
-        for row in &found {
+        for row in found {
             if number(row, 2) != Some(self.head.version) {
                 return Err(ViewError::Moved);
             }
@@ -250,6 +284,21 @@ impl<'s> View<'s> {
 }
 
 impl Shared {
+    async fn read_range(
+        &self,
+        account: AccountId,
+        range: Range<'_>,
+    ) -> Result<Vec<scylla::value::Row>, Error> {
+        let mut values = self.account_values(account);
+        let limit = i32::try_from(range.limit).unwrap_or(i32::MAX);
+        values.extend([
+            CqlValue::Blob(range.from.to_vec()),
+            CqlValue::Blob(range.to.to_vec()),
+            CqlValue::Int(limit),
+        ]);
+        self.database.read(WHAT, if range.is_down { DOWN } else { UP }, values).await
+    }
+
     /// The rows with some keys, and the head at the same moment.
     pub(super) async fn find(
         &self,

@@ -24,6 +24,7 @@ crate::promises! {
         too_many_ids_are_refused,
         a_get_of_an_unknown_kind_is_refused,
         what_a_get_gave_stays_as_it_was,
+        a_state_that_comes_with_records_is_that_of_their_kind,
     ],
     disk: []
 }
@@ -117,4 +118,22 @@ async fn what_a_get_gave_stays_as_it_was(subject: Subject) {
     commit(&*records, A, [destroy(EMAIL, id)]).await;
     commit(&*records, A, (0..500).map(email)).await;
     assert_eq!(before.body, Body::new("email 1"));
+}
+
+async fn a_state_that_comes_with_records_is_that_of_their_kind(subject: Subject) {
+    let records = subject.open().await.records;
+    let get = |ids: Vec<RecordId>| Get::whole(EMAIL, ids);
+    assert_eq!(records.get_with_state(A, &get(Vec::new())).await.unwrap(), (Revision(0), Vec::new()));
+    for _ in 0..3 {
+        let id = create_one(&*records, A, email(1)).await;
+        let state = records.states(A).await.unwrap().of(EMAIL);
+        // A commit of another kind does not change it.
+        create_one(&*records, A, mailbox("box")).await;
+        for ids in [vec![id], vec![RecordId(id.0 + 1), id], Vec::new()] {
+            let found = records.get(A, &get(ids.clone())).await.unwrap();
+            assert_eq!(records.get_with_state(A, &get(ids)).await.unwrap(), (state, found));
+        }
+    }
+    let refused = records.get_with_state(A, &Get::whole(NO_KIND, Vec::new())).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }

@@ -12,15 +12,16 @@ use std::{
     thread,
 };
 
-use restante_core::SystemClock;
+use bytes::Bytes;
+use restante_core::{BlobId, SystemClock};
 use restante_directory::{Actor, Directory, Operation};
 use restante_mail::{MailConfig, MailMetrics, Role, email, mailbox};
-use restante_records::{AccountId, Change, Commit, Get, Query, Value as Property};
+use restante_records::{AccountId, Body, Change, Commit, Get, Properties, Query, Value as Property};
 use serde_json::{Value, json};
 
 use crate::{
     records::with_stores,
-    support::{Server, exchange, folder, restante, said, say, wait_until},
+    support::{Server, deliver_by_lmtp, exchange, folder, restante, said, say, wait_until},
 };
 
 const USER: &str = "alice@example.org";
@@ -61,28 +62,7 @@ pub(crate) fn make_account(folder: &Path) {
 
 /// Delivers a message to a server, which may end meanwhile; returns the reply for its recipient.
 fn deliver(lmtp: SocketAddr, message: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(lmtp)?;
-    let mut replies = BufReader::new(stream.try_clone()?).lines();
-    let mut reply = || loop {
-        let line = replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        if line.as_bytes().get(3) == Some(&b' ') {
-            return io::Result::Ok(line);
-        }
-    };
-    assert!(reply()?.starts_with("220 "));
-    let recipient = format!("RCPT TO:<{USER}>");
-    for (command, code) in [
-        ("LHLO client.example", "250 "),
-        ("MAIL FROM:<bob@example.net>", "250 "),
-        (recipient.as_str(), "250 "),
-        ("DATA", "354 "),
-    ] {
-        write!(stream, "{command}\r\n")?;
-        let line = reply()?;
-        assert!(line.starts_with(code), "{command}: {line}");
-    }
-    write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n"))?;
-    reply()
+    deliver_by_lmtp(lmtp, USER, message)
 }
 
 impl Mail {
@@ -254,6 +234,12 @@ fn a_search_index_that_was_removed_is_made_again() {
     assert_eq!(mail.subjects(json!({"subject": "tea"})), ["Tea"]);
 }
 
+fn account_of(folder: &Path) -> AccountId {
+    let accounts: Value =
+        serde_json::from_str(&said(folder, &["account", "list", "--format", "json"])).unwrap();
+    AccountId(u32::try_from(accounts[0]["account"].as_u64().unwrap()).unwrap())
+}
+
 /// Destroys all emails of an account of a stopped server, the first first, and counts one too many in its inbox.
 fn destroy_and_damage(folder: &Path, account: AccountId) {
     with_stores(folder, async |records, blobs| {
@@ -277,6 +263,51 @@ fn destroy_and_damage(folder: &Path, account: AccountId) {
     });
 }
 
+/// Commits an email of a blob that is not there, past all that would count it.
+fn add_email_without_blob(folder: &Path, account: AccountId) {
+    with_stores(folder, async |records, _| {
+        let body = Body { bytes: Bytes::from_static(b"no row"), blobs: vec![BlobId([7; 32])] };
+        let create = Change::Create { kind: email::KIND, body, properties: Properties::default() };
+        records.records.commit(account, Commit::of([create])).await.unwrap();
+    });
+}
+
+#[test]
+fn stores_are_compared_with_each_other() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let account = account_of(&folder);
+    let mail = start(&folder);
+    for subject in ["Tea", "Coffee", "Milk"] {
+        mail.deliver(&message(subject, "hot"));
+    }
+    assert_eq!(mail.subjects(json!({"text": "hot"})).len(), 3);
+    assert_eq!(say(&folder, &["check"]).code, 3, "a server has the stores");
+    assert_eq!(mail.server.stop().code(), Some(0));
+    let sound = said(&folder, &["check", "--all"]);
+    assert!(sound.ends_with(" records and the mail of 1 accounts: all sound\n"), "{sound}");
+
+    destroy_and_damage(&folder, account);
+    add_email_without_blob(&folder, account);
+    let blob = format!("its blob {} is missing\n", "07".repeat(32));
+    let checked = say(&folder, &["check"]);
+    assert_eq!(checked.code, 1, "{}", checked.err);
+    let [missing, wrong @ .., verdict] = &checked.out.lines().collect::<Vec<_>>()[..] else {
+        panic!("{}", checked.out)
+    };
+    assert!(missing.starts_with(&format!("account {}, email ", account.0)), "{missing}");
+    assert!(missing.ends_with(blob.trim_end()), "{missing}");
+    assert!(wrong.iter().any(|line| line.starts_with(&format!("{USER}, mailbox "))), "{wrong:?}");
+    assert!(verdict.ends_with(" damaged places"), "{verdict}");
+    // What can be counted again is, and the rest is still named.
+    let rebuilt = say(&folder, &["check", "--rebuild", "--format", "json"]);
+    assert_eq!(rebuilt.code, 1, "{}", rebuilt.err);
+    let rebuilt: Value = serde_json::from_str(&rebuilt.out).unwrap();
+    assert!(rebuilt["corrected"].as_u64().unwrap() > 0, "{rebuilt}");
+    let checked = say(&folder, &["check", "--all"]);
+    assert!(checked.out.contains(&blob) && !checked.out.contains("mailbox"), "{}", checked.out);
+}
+
 /// The ids and subjects of what can be restored.
 fn vault(folder: &Path, flags: &[&str]) -> Vec<(String, String)> {
     let args = [&["mail", "vault", USER, "--format", "json"], flags].concat();
@@ -289,9 +320,7 @@ fn vault(folder: &Path, flags: &[&str]) -> Vec<(String, String)> {
 fn destroyed_emails_are_restored_and_counters_corrected_on_a_stopped_server_and_by_a_running_one() {
     let (_guard, folder) = folder();
     make_account(&folder);
-    let accounts: Value =
-        serde_json::from_str(&said(&folder, &["account", "list", "--format", "json"])).unwrap();
-    let account = AccountId(u32::try_from(accounts[0]["account"].as_u64().unwrap()).unwrap());
+    let account = account_of(&folder);
     assert_eq!(said(&folder, &["mail", "check"]), "checked the mail of 1 accounts: all sound\n");
     let mail = start(&folder);
     for subject in ["Tea", "Coffee", "Milk"] {

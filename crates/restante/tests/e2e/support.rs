@@ -1,7 +1,7 @@
 //! A server in a folder of its own, a small HTTP client, and the command line.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
@@ -311,4 +311,30 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
         thread::sleep(pause);
     }
     panic!("waited in vain until {what}");
+}
+
+/// Delivers a message to a server, which may end meanwhile; returns the reply for its recipient.
+pub(crate) fn deliver_by_lmtp(lmtp: SocketAddr, recipient: &str, message: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(lmtp)?;
+    let mut replies = BufReader::new(stream.try_clone()?).lines();
+    let mut reply = || loop {
+        let line = replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+        if line.as_bytes().get(3) == Some(&b' ') {
+            return io::Result::Ok(line);
+        }
+    };
+    assert!(reply()?.starts_with("220 "));
+    let recipient = format!("RCPT TO:<{recipient}>");
+    for (command, code) in [
+        ("LHLO client.example", "250 "),
+        ("MAIL FROM:<bob@example.net>", "250 "),
+        (recipient.as_str(), "250 "),
+        ("DATA", "354 "),
+    ] {
+        write!(stream, "{command}\r\n")?;
+        let line = reply()?;
+        assert!(line.starts_with(code), "{command}: {line}");
+    }
+    write!(stream, "{}\r\n.\r\n", message.replace('\n', "\r\n"))?;
+    reply()
 }

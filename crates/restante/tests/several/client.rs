@@ -73,12 +73,33 @@ impl Client {
         self.address
     }
 
+    fn request(&self, calls: &Value) -> Result<Value, Failure> {
+        let using = ["core", "mail", "submission"].map(|name| format!("urn:ietf:params:jmap:{name}"));
+        let body = json!({"using": using, "methodCalls": calls}).to_string();
+        request(self.address, "POST", &self.api, "application/json", &body)
+    }
+
+    /// The newest emails of a mailbox with what a list shows of them.
+    pub(crate) fn list(&self, mailbox: &str, limit: usize) -> Vec<Value> {
+        let query = json!({
+            "accountId": self.account, "filter": {"inMailbox": mailbox},
+            "sort": [{"property": "receivedAt", "isAscending": false}], "limit": limit,
+        });
+        let get = json!({
+            "accountId": self.account, "#ids": {"resultOf": "0", "name": "Email/query", "path": "/ids"},
+            "properties": [
+                "id", "threadId", "mailboxIds", "keywords", "receivedAt", "size", "from", "subject", "preview",
+                "hasAttachment",
+            ],
+        });
+        let answer = self.request(&json!([["Email/query", query, "0"], ["Email/get", get, "1"]])).unwrap();
+        answer["methodResponses"][1][1]["list"].as_array().unwrap_or_else(|| panic!("{answer}")).clone()
+    }
+
     /// Makes one call; returns the arguments of its first response.
     pub(crate) fn call(&self, name: &str, mut arguments: Value) -> Result<Value, Failure> {
         arguments["accountId"] = json!(self.account);
-        let using = ["core", "mail", "submission"].map(|name| format!("urn:ietf:params:jmap:{name}"));
-        let body = json!({"using": using, "methodCalls": [[name, arguments, "0"]]}).to_string();
-        let answer = request(self.address, "POST", &self.api, "application/json", &body)?;
+        let answer = self.request(&json!([[name, arguments, "0"]]))?;
         let response = &answer["methodResponses"][0];
         if response[0] == "error" {
             return Err(Failure::Refused(response[1]["type"].as_str().unwrap().to_owned()));

@@ -28,13 +28,21 @@ pub(crate) async fn get(
     let asked = args.ids_to_get(context, &exchange.creations)?;
     let wanted = Wanted::take(&mut args, true)?;
     args.done()?;
-    // Read before the emails, so that changes since this state miss nothing.
-    let state = context.records().states(account).await?.of(email::KIND);
-    let (ids, mut not_found) = match asked {
-        Some(asked) => known(asked),
-        None => (all(context, account).await?, Vec::new()),
-    };
     let with_row = wanted.needs_row();
+    let of = |ids: &[RecordId]| Get { kind: email::KIND, ids: ids.to_vec(), with_body: with_row };
+    // The state is read before the emails or with the first ones, so that changes since it miss nothing.
+    let (state, ids, mut not_found, mut first) = match asked {
+        Some(asked) => {
+            let (ids, not_found) = known(asked);
+            let begin = ids.get(..CHUNK).unwrap_or(&ids);
+            let (state, first) = context.records().get_with_state(account, &of(begin)).await?;
+            (state, ids, not_found, Some(first))
+        }
+        None => {
+            let state = context.records().states(account).await?.of(email::KIND);
+            (state, all(context, account).await?, Vec::new(), None)
+        }
+    };
     let bytes_max = context.config.response_bytes_max.get();
     let bytes_before = exchange.answers.bytes();
     let mut answer = exchange.answers.begin();
@@ -43,8 +51,10 @@ pub(crate) async fn get(
     let mut list = answer.list("list");
     let mut bytes = bytes_before;
     for chunk in ids.chunks(CHUNK) {
-        let get = Get { kind: email::KIND, ids: chunk.to_vec(), with_body: with_row };
-        let records = context.records().get(account, &get).await?;
+        let records = match first.take() {
+            Some(records) => records,
+            None => context.records().get(account, &of(chunk)).await?,
+        };
         let keywords = keywords(context, account, &records, &wanted).await?;
         for (id, record) in chunk.iter().zip(&records) {
             let Some(record) = record.as_ref().filter(|record| is_visible(record)) else {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use restante_core::{ErrorKind, Identity};
-use restante_records::{EngineUrl, Metrics, Moving, Opened, Schema};
+use restante_records::{EngineUrl, Kind, Metrics, Moving, Opened, Schema};
 
 use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
@@ -17,6 +17,11 @@ pub(crate) fn schema() -> Schema {
 /// The name of a kind or a property that the schema does not have: it is of a newer server.
 pub(crate) fn unnamed(number: u8) -> String {
     format!("#{number}")
+}
+
+/// The name of a kind.
+pub(crate) fn kind_name(kind: Kind) -> String {
+    schema().kind(kind).map_or_else(|_| unnamed(kind.0), |kind| kind.name.to_owned())
 }
 
 /// Opens the records of the settings, and makes them when they are not there.

@@ -1,6 +1,7 @@
 //! The commands of mail.
 
 mod blobs;
+mod check;
 pub(super) mod directory;
 pub(super) mod dmarc;
 mod findings;
@@ -56,7 +57,19 @@ pub(crate) enum MailCommand {
     /// Manage the search index: statistics, making it again
     #[command(subcommand, after_help = "Example:\n  restante search stats --data /var/lib/restante")]
     Search(search::SearchCommand),
+    /// Compare records, blobs, counters and the search index with each other; exits with 1 and a list if something is wrong
+    #[command(after_help = CHECK_HELP)]
+    Check(check::CheckFlags),
 }
+
+const CHECK_HELP: &str = "\
+Examples:
+  restante check --all
+  restante check --rebuild --data /var/lib/restante
+
+Each blob that a record refers to must be there, each email must be in the search index and nothing
+else, and counters must equal a recount. Embedded stores are checked while no server runs on them;
+stores in databases while servers run, too: what comes and goes meanwhile is no finding.";
 
 const SETUP_HELP: &str = "\
 Examples:
@@ -84,5 +97,6 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Records(command) => records::run(command).await,
         MailCommand::Blobs(command) => blobs::run(command).await,
         MailCommand::Search(command) => search::run(command).await,
+        MailCommand::Check(flags) => check::run(&flags).await,
     }
 }

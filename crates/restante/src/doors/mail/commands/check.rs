@@ -1,0 +1,300 @@
+//! `restante check`: the stores compared with each other.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use indicatif::HumanCount;
+use restante_core::{BlobId, ErrorKind};
+use restante_directory::{Answer, Operation, PAGE_MAX};
+use restante_mail::email;
+use restante_records::{AccountId, DUMP_RECORDS_MAX, Dumped, RecordId, RecordKey, Revision};
+use serde::Serialize;
+
+use super::{
+    directory::{reach::command_line, show},
+    findings,
+    mail::Operator,
+};
+use crate::{
+    config::{Config, RecordsFlags},
+    doors::mail::{blobs, records, search},
+    exit,
+    output::ReportFormat,
+    progress::Progress,
+};
+
+/// The most findings that are kept; the others are counted.
+const FINDINGS_MAX: usize = 1_000;
+/// Questions to the blob store at once.
+const BLOBS_AT_ONCE: usize = 32;
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckFlags {
+    #[command(flatten)]
+    stores: RecordsFlags,
+    /// Check each store by itself, too: every record, every blob and the whole index are read
+    #[arg(long)]
+    all: bool,
+    /// Correct what is derived from emails: counters, and the search index, which a server makes again as soon as one runs
+    #[arg(long)]
+    rebuild: bool,
+    /// How to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: ReportFormat,
+}
+
+/// What a check found.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    records: u64,
+    accounts: u64,
+    /// Everything that was wrong.
+    wrong: u64,
+    /// What of that was corrected.
+    corrected: u64,
+    /// [`FINDINGS_MAX`] at most.
+    findings: Vec<Found>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Found {
+    place: String,
+    what: String,
+}
+
+impl Report {
+    fn note(&mut self, place: impl Into<String>, what: impl Into<String>) {
+        self.wrong += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Found { place: place.into(), what: what.into() });
+        }
+    }
+
+    /// Adds what a store has found by itself.
+    fn add(&mut self, wrong: u64, findings: impl Iterator<Item = (String, String)>) {
+        let before = self.wrong;
+        findings.for_each(|(place, what)| self.note(place, what));
+        self.wrong = before + wrong;
+    }
+}
+
+/// The stores of a server.
+struct Stores {
+    records: restante_records::Opened,
+    blobs: restante_blobs::Opened,
+    /// `None` where no server has made an index yet.
+    search: Option<restante_search::Opened>,
+}
+
+impl Stores {
+    async fn open(config: &Config) -> anyhow::Result<Self> {
+        let records = records::open_existing(config).await?;
+        let blobs = blobs::open_existing(config).await?;
+        let search = match search::open_existing(config).await {
+            Ok(search) => Some(search),
+            Err(error) if exit::kind(&error) == Some(ErrorKind::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { records, blobs, search })
+    }
+
+    async fn close(&self) -> anyhow::Result<()> {
+        if let Some(search) = &self.search {
+            search.upkeep.close().await?;
+        }
+        self.blobs.upkeep.close().await?;
+        Ok(self.records.upkeep.close().await?)
+    }
+}
+
+/// Runs the command to its end.
+pub(super) async fn run(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
+    let config = flags.stores.load()?.config;
+    let stores = Stores::open(&config).await?;
+    let report = check(flags, &config, &stores).await;
+    stores.close().await?;
+    let report = report?;
+    match flags.format {
+        ReportFormat::Text => print(&report, &mut io::stdout().lock())?,
+        ReportFormat::Json => show::json(&report)?,
+    }
+    Ok(if report.wrong == report.corrected { ExitCode::SUCCESS } else { exit::found_wrong() })
+}
+
+async fn check(flags: &CheckFlags, config: &Config, stores: &Stores) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    if flags.all {
+        check_each(stores, &mut report).await?;
+    }
+    compare(stores, flags.rebuild, &mut report).await?;
+    count_again(config, stores, flags.rebuild, &mut report).await?;
+    Ok(report)
+}
+
+/// Checks each store by itself.
+async fn check_each(stores: &Stores, report: &mut Report) -> anyhow::Result<()> {
+    let progress = Progress::counting("rows", "checking records", Some(0));
+    let found = stores.records.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
+    report.add(found.wrong, found.findings.into_iter().map(|finding| (finding.place, finding.what)));
+    drop(progress);
+    let progress = Progress::bytes("checking blobs", Some(0));
+    let found = stores.blobs.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
+    report.add(found.wrong, found.findings.into_iter().map(|finding| (finding.place, finding.what)));
+    drop(progress);
+    let Some(search) = &stores.search else { return Ok(()) };
+    let progress = Progress::bytes("checking the index", Some(0));
+    let found = search.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
+    found.damaged.into_iter().for_each(|part| report.note(part, "it is damaged or missing"));
+    Ok(())
+}
+
+/// Compares records with blobs and with the index.
+async fn compare(stores: &Stores, rebuild: bool, report: &mut Report) -> anyhow::Result<()> {
+    let progress = Progress::counting("records", "comparing stores", None);
+    let mut after = None;
+    let mut emails = Emails::default();
+    let mut differences = 0;
+    loop {
+        let page = stores.records.upkeep.dump(after, DUMP_RECORDS_MAX).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+        find_missing_blobs(&page, stores, report).await?;
+        report.records += page.len() as u64;
+        progress.set(report.records);
+        for Dumped { account, record } in page {
+            if emails.account != Some(account) {
+                differences += compare_index(&emails, stores, report).await?;
+                emails = Emails { account: Some(account), created: BTreeMap::new() };
+            }
+            if record.kind == email::KIND {
+                emails.created.insert(record.id, record.created);
+            }
+        }
+    }
+    differences += compare_index(&emails, stores, report).await?;
+    if let Some(search) = &stores.search
+        && rebuild
+        && differences > 0
+    {
+        search.upkeep.rebuild().await?;
+        report.corrected += differences;
+    }
+    Ok(())
+}
+
+/// The emails of an account, with the revisions that created them.
+#[derive(Default)]
+struct Emails {
+    account: Option<AccountId>,
+    created: BTreeMap<RecordId, Revision>,
+}
+
+/// Notes the blobs of records that are not there.
+async fn find_missing_blobs(page: &[Dumped], stores: &Stores, report: &mut Report) -> anyhow::Result<()> {
+    let mut places: BTreeMap<BlobId, &Dumped> = BTreeMap::new();
+    for dumped in page {
+        for id in &dumped.record.body.blobs {
+            places.entry(*id).or_insert(dumped);
+        }
+    }
+    let sizes = places.into_iter().map(async |(id, dumped)| {
+        let size = stores.blobs.blobs.size(id).await?;
+        anyhow::Ok(size.is_none().then_some((id, dumped)))
+    });
+    let missing: Vec<_> = stream::iter(sizes).buffered(BLOBS_AT_ONCE).try_collect().await?;
+    for (id, Dumped { account, record }) in missing.into_iter().flatten() {
+        let kind = records::kind_name(record.kind);
+        report.note(
+            format!("account {}, {kind} {}", account.0, record.id.0),
+            format!("its blob {id} is missing"),
+        );
+    }
+    Ok(())
+}
+
+/// Notes the differences of the emails of an account and the index; returns how many there are.
+async fn compare_index(emails: &Emails, stores: &Stores, report: &mut Report) -> anyhow::Result<u64> {
+    let (Some(account), Some(search)) = (emails.account, &stores.search) else { return Ok(0) };
+    let records = stores.records.records.as_ref();
+    let found = restante_indexer::compare(records, search.search.as_ref(), account, &emails.created).await?;
+    let place = |id: &RecordId| format!("account {}, email {}", account.0, id.0);
+    found.missing.iter().for_each(|id| report.note(place(id), "it is not in the search index"));
+    found
+        .surplus
+        .iter()
+        .for_each(|id| report.note(place(id), "the search index has it, and it does not exist"));
+    Ok((found.missing.len() + found.surplus.len()) as u64)
+}
+
+/// Compares the counters of each account with a recount.
+async fn count_again(
+    config: &Config,
+    stores: &Stores,
+    rebuild: bool,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let operator = Operator::open(&stores.records, config).await?;
+    let progress = Progress::counting("accounts", "counting mail again", None);
+    let mut after = None;
+    loop {
+        let operation = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
+        let Answer::Accounts(page) = operator.directory.operate(&command_line(), operation).await? else {
+            anyhow::bail!("the directory answered another operation");
+        };
+        for summary in page.items {
+            let account = AccountId(summary.account);
+            let found = match rebuild {
+                true => operator.mail.rebuild(account).await,
+                false => operator.mail.check(account).await,
+            };
+            for finding in found? {
+                report.corrected += u64::from(rebuild && finding.is_derived);
+                report.note(format!("{}, {}", summary.address, finding.place), finding.what);
+            }
+            report.accounts += 1;
+            progress.set(report.accounts);
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let found = report.findings.iter().map(|found| (&*found.place, &*found.what));
+    findings::print(found, report.wrong, out)?;
+    let (records, accounts) = (HumanCount(report.records), HumanCount(report.accounts));
+    let verdict = findings::verdict(report.wrong);
+    write!(out, "checked {records} records and the mail of {accounts} accounts: {verdict}")?;
+    match report.corrected {
+        0 => writeln!(out),
+        corrected => writeln!(out, ", {} corrected", HumanCount(corrected)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_come_before_the_verdict() {
+        let mut report = Report { records: 1_234, accounts: 2, ..Report::default() };
+        report.note("account 1, email 7", "it is not in the search index");
+        report.add(2, [("x.pack".to_owned(), "checksum is wrong".to_owned())].into_iter());
+        report.corrected = 1;
+        let mut out = Vec::new();
+        print(&report, &mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "account 1, email 7: it is not in the search index\nx.pack: checksum is wrong\nand 1 more\n\
+             checked 1,234 records and the mail of 2 accounts: 3 damaged places, 1 corrected\n"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! The engines that the servers of a test share.
+
+use std::{
+    env, fs,
+    hash::{BuildHasher, RandomState},
+    path::Path,
+};
+
+use tokio_postgres::NoTls;
+
+/// Engines, divided by commas, whose tests must not be ignored.
+const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
+
+/// Which engines. Variables that `dev/services/with` sets say where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engines {
+    /// Records in PostgreSQL. Each server has blobs and an index of its own.
+    Postgres,
+    /// Records in Cassandra, blobs in S3, an index in OpenSearch for each server.
+    Cassandra,
+}
+
+impl Engines {
+    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Cassandra];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Cassandra => "cassandra",
+        }
+    }
+
+    /// A variable that is not set.
+    pub(crate) fn missing(self) -> Option<&'static str> {
+        let needed: &[&str] = match self {
+            Self::Postgres => &["RESTANTE_POSTGRES_URL"],
+            Self::Cassandra => &["RESTANTE_CASSANDRA_URL", "RESTANTE_S3_URL", "RESTANTE_OPENSEARCH_URL"],
+        };
+        needed.iter().copied().find(|name| env::var_os(name).is_none())
+    }
+
+    /// Whether the tests must not be ignored.
+    pub(crate) fn are_required(self) -> bool {
+        env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == self.name()))
+    }
+}
+
+/// Stores that nobody else has. What is in PostgreSQL is removed at the end; the servers of the others are for tests alone.
+pub(crate) struct Stores {
+    engines: Engines,
+    name: String,
+}
+
+impl Stores {
+    pub(crate) fn new(engines: Engines) -> Self {
+        Self { engines, name: format!("t_{:016x}", RandomState::new().hash_one(0)) }
+    }
+
+    /// Writes the settings of a server into its folder.
+    pub(crate) fn configure(&self, folder: &Path, server: &str) {
+        let settings = match self.engines {
+            Engines::Postgres => {
+                let url = variable("RESTANTE_POSTGRES_URL");
+                let joint = if url.contains('?') { '&' } else { '?' };
+                format!("[records]\nurl = \"{url}{joint}schema={}\"\n", self.name)
+            }
+            Engines::Cassandra => {
+                fs::write(folder.join("s3-secret"), variable("RESTANTE_S3_SECRET_KEY")).unwrap();
+                let name = &self.name;
+                format!(
+                    "[records]\nurl = \"{}/restante_test?store={name}\"\n\
+                     [blobs]\nurl = \"s3://{}/{name}\"\n\
+                     [blobs.s3]\nendpoint = \"{}\"\nregion = \"{}\"\naccess_key = \"{}\"\nsecret_key_file = \"s3-secret\"\n\
+                     [search]\nurl = \"{}\"\n\
+                     [search.opensearch]\nprefix = \"{}-{server}\"\nshards = 1\nreplicas = 0\n",
+                    variable("RESTANTE_CASSANDRA_URL"),
+                    variable("RESTANTE_S3_BUCKET"),
+                    variable("RESTANTE_S3_URL"),
+                    variable("RESTANTE_S3_REGION"),
+                    variable("RESTANTE_S3_ACCESS_KEY"),
+                    variable("RESTANTE_OPENSEARCH_URL").replacen("http", "opensearch", 1),
+                    name.replace('_', "-"),
+                )
+            }
+        };
+        fs::write(folder.join("restante.toml"), settings).unwrap();
+    }
+}
+
+impl Drop for Stores {
+    fn drop(&mut self) {
+        if self.engines != Engines::Postgres {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dropped = runtime.block_on(async {
+            let (client, connection) =
+                tokio_postgres::connect(&variable("RESTANTE_POSTGRES_URL"), NoTls).await?;
+            tokio::spawn(connection);
+            client.batch_execute(&format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name)).await
+        });
+        if let Err(error) = dropped {
+            eprintln!("the schema {} stays in the database: {error}", self.name);
+        }
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
+}
