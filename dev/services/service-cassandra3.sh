@@ -123,4 +123,7 @@ CONF
 cassandra3_env() {
   echo "export RESTANTE_CASSANDRA3_URL=cassandra://127.0.0.1:$PORT,127.0.0.2:$PORT,127.0.0.3:$PORT"
   echo "export RESTANTE_CASSANDRA3_NODE=$RUN/cassandra3/node RESTANTE_CASSANDRA3_DATACENTER=datacenter1"
+  # Tests of the engine run on these nodes.
+  echo "export RESTANTE_CASSANDRA_URL=cassandra://127.0.0.1:$PORT,127.0.0.2:$PORT,127.0.0.3:$PORT"
+  echo "export RESTANTE_CASSANDRA_HOST=127.0.0.1,127.0.0.2,127.0.0.3 RESTANTE_CASSANDRA_PORT=$PORT RESTANTE_CASSANDRA_DATACENTER=datacenter1"
 }

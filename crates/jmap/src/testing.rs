@@ -31,7 +31,7 @@ use restante_http::{
 };
 use restante_mail::{Delivered, Delivery, Mail, MailConfig, MailMetrics, StoredMessage};
 use restante_operate::{Door, Listener, Offer};
-use restante_records::{AccountId, RecordId, Schema};
+use restante_records::{AccountId, RecordId, Records, Schema};
 use restante_search::Search;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -153,6 +153,17 @@ impl TestServer {
     pub(crate) async fn in_memory(config: JmapConfig) -> Self {
         let clock = new_clock();
         let stores = Stores::in_memory(schema(), clock.clone()).await;
+        Self::on(stores, clock, config, MailConfig::default(), None, None).await
+    }
+
+    /// A server in memory whose records are wrapped.
+    pub(crate) async fn with_records(
+        config: JmapConfig,
+        wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>,
+    ) -> Self {
+        let clock = new_clock();
+        let mut stores = Stores::in_memory(schema(), clock.clone()).await;
+        stores.records.records = wrap(stores.records.records);
         Self::on(stores, clock, config, MailConfig::default(), None, None).await
     }
 

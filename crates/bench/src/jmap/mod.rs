@@ -516,25 +516,42 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn stores_that_were_filled_hold_what_was_planned() {
         let folder = tempfile::tempdir().unwrap();
-        let folders = Folders::below(folder.path());
+        let stores = Stores::new(Profile::Embedded, folder.path()).unwrap();
         let corpus = Corpus { seed: 1 };
         let plan = Plan { corpus, inboxes: vec![3, 300], mailboxes: vec![20], recipients: 2 };
-        let filled = fill(&folders, &plan).await.unwrap();
+        let filled = fill(&stores, &plan).await.unwrap();
         let counts: Vec<_> = filled.inboxes.iter().map(|user| (user.emails, user.mailboxes)).collect();
         assert_eq!(counts, [(3, 6), (300, 6)]);
         assert_eq!((filled.emails, filled.recipients.len(), filled.mailboxes[0].mailboxes), (303, 2, 20));
         let raw: usize = (0..3).chain(0..300).map(|n| corpus.email(n).len()).sum();
         assert_eq!(filled.raw_bytes, raw as u64);
-        assert!(filled.records_bytes > 0 && filled.blobs_bytes > 0);
+        let bytes = filled.bytes.unwrap();
+        assert!(bytes > filled.raw_bytes);
         assert_eq!(
             main_inbox(&filled).unwrap().emails,
             300,
             "the largest, where none has the size of the goals"
         );
 
-        let [beyond, search] = on_disk(&filled, 303_000);
-        let expected = (filled.records_bytes + filled.blobs_bytes) as f64 - raw as f64;
+        let [beyond, search] = on_disk(&filled, Some(303_000)).collect::<Vec<_>>().try_into().unwrap();
+        let expected = bytes as f64 - raw as f64;
         assert!((beyond.value - expected / 303_000.0).abs() < 1e-6);
         assert_eq!((search.value, search.unit), (1.0, "kB"));
+    }
+
+    #[test]
+    fn servers_that_are_not_named_are_asked_for() {
+        if std::env::var_os("RESTANTE_CASSANDRA_URL").is_none() {
+            let error = Stores::new(Profile::Distributed, Path::new("x")).err().unwrap().to_string();
+            assert!(error.starts_with("RESTANTE_CASSANDRA_URL is not set: "), "{error}");
+        }
+        let stores = Stores::new(Profile::Embedded, Path::new("x")).unwrap();
+        assert_eq!(
+            stores.engines(),
+            "records of the engine lmdb, blobs of the engine files and an index of the engine tantivy"
+        );
+        let variables = stores.variables();
+        assert!(variables.contains(&("RESTANTE_RECORDS__URL", "lmdb:x/records".to_owned())), "{variables:?}");
+        assert_eq!(variables.len(), 3, "nothing of S3");
     }
 }

@@ -211,25 +211,26 @@ impl<'c> Selection<'c> {
         Ok(view)
     }
 
-    /// All emails that pass, read when the emails are in a state or a later one.
+    /// All emails that pass, read when the emails are in a state or a later one. Emails that were created after the state are left
+    /// out: if they are destroyed soon, no changes since the state name them, and they would stay.
     async fn build_at(&self, state: Revision) -> Result<View, MethodError> {
         let found = self.found().await?;
-        let passed = self.all_entries(&found).await?;
+        let passed = self.all_entries(&found, state).await?;
         // More is found when the index has caught up, though no email changes: so no later query uses what is partial.
         let state = if found.is_partial { Revision(0) } else { state };
         let (sort, collapse, is_long) = (self.sort.clone(), self.collapse, passed.len() > SORTED_INLINE_MAX);
         run(is_long, move || View::new(state, sort, passed, collapse)).await
     }
 
-    async fn all_entries(&self, found: &text::Found) -> Result<Vec<Evaluated>, MethodError> {
+    async fn all_entries(&self, found: &text::Found, state: Revision) -> Result<Vec<Evaluated>, MethodError> {
         if let Some(entries) = self.entries_of_hits(found).await? {
             return Ok(entries);
         }
-        if let Some(entries) = self.entries_of_index().await? {
+        if let Some(entries) = self.entries_of_index(state).await? {
             return Ok(entries);
         }
         let found = &found.emails;
-        let mut evaluation = Evaluation::new(self, found, false);
+        let mut evaluation = Evaluation::new(self, found, false).created_up_to(state);
         match &self.candidates {
             Candidates::Nobody => {}
             Candidates::Found(place) => {
@@ -251,15 +252,17 @@ impl<'c> Selection<'c> {
         Ok(evaluation.passed)
     }
 
-    /// What an index says alone of a mailbox. `None`: emails must be read.
-    async fn entries_of_index(&self) -> Result<Option<Vec<Evaluated>>, MethodError> {
+    /// What an index says alone of a mailbox, without emails that were created after a state. `None`: emails must be read.
+    async fn entries_of_index(&self, state: Revision) -> Result<Option<Vec<Evaluated>>, MethodError> {
         let Some((walk, _)) = self.exact_walk().filter(|(walk, _)| self.is_made_of_index(walk)) else {
             return Ok(None);
         };
         let mut entries = Vec::new();
         let mut query = walk.query(true).limit(WALK_PAGE).with_values();
+        let mut is_of_state = true;
         loop {
             let page = self.records().query(self.account, &query).await?;
+            is_of_state &= page.state == state;
             for (id, received) in page.ids.iter().zip(&page.values) {
                 let Value::Number(received) = received else { return Ok(None) };
                 let keys = Keys::One(i64::try_from(*received).unwrap_or(i64::MAX));
@@ -267,9 +270,36 @@ impl<'c> Selection<'c> {
             }
             match page.next {
                 Some(next) => query = query.after(next),
-                None => return Ok(Some(entries)),
+                None => break,
             }
         }
+        if !is_of_state {
+            let later = self.created_after(state, &entries).await?;
+            entries.retain(|email| !later.contains(&email.entry.id));
+        }
+        Ok(Some(entries))
+    }
+
+    /// Those of some emails that were created after a state. Ids ascend, so they are the last ones.
+    async fn created_after(
+        &self,
+        state: Revision,
+        emails: &[Evaluated],
+    ) -> Result<HashSet<u64>, MethodError> {
+        let mut ids: Vec<RecordId> = emails.iter().map(|email| RecordId(email.entry.id)).collect();
+        ids.sort_unstable_by(|left, right| right.cmp(left));
+        let mut later = HashSet::new();
+        for ids in ids.chunks(SMALL_READ) {
+            let records = self.records().get(self.account, &Get::small(email::KIND, ids.to_vec())).await?;
+            for (id, record) in ids.iter().zip(records) {
+                // Of one that is gone nobody needs to know when it was created.
+                if record.is_some_and(|record| record.created <= state) {
+                    return Ok(later);
+                }
+                later.insert(id.0);
+            }
+        }
+        Ok(later)
     }
 
     /// Whether a result is made of an index without its emails, which say their threads, and whether they are in a mailbox.
@@ -354,7 +384,7 @@ impl<'c> Selection<'c> {
         };
         let state = changed.state;
         let Some(affected) = self.affected(changed, since).await? else { return Ok(None) };
-        let mut evaluation = Evaluation::new(self, &[], true);
+        let mut evaluation = Evaluation::new(self, &[], true).created_up_to(state);
         evaluation.read(&affected).await?;
         Ok(Some((evaluation.into_updates(&affected), state)))
     }
@@ -527,12 +557,19 @@ struct Evaluation<'s, 'c> {
     /// Empty when they are of no interest.
     failed: Vec<Evaluated>,
     with_failed: bool,
+    /// Emails that were created later count as not there.
+    created_up_to: Revision,
 }
 
 impl<'s, 'c> Evaluation<'s, 'c> {
     fn new(selection: &'s Selection<'c>, found: &'s [Hits], with_failed: bool) -> Self {
         let (passed, failed) = (Vec::new(), Vec::new());
-        Self { selection, found, threads: ThreadFacts::default(), passed, failed, with_failed }
+        let created_up_to = Revision(u64::MAX);
+        Self { selection, found, threads: ThreadFacts::default(), passed, failed, with_failed, created_up_to }
+    }
+
+    fn created_up_to(self, created_up_to: Revision) -> Self {
+        Self { created_up_to, ..self }
     }
 
     async fn read(&mut self, ids: &[RecordId]) -> Result<(), MethodError> {
@@ -540,7 +577,9 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         for chunk in ids.chunks(if with_row { ROWS_READ } else { SMALL_READ }) {
             let get = Get { kind: email::KIND, ids: chunk.to_vec(), with_body: with_row };
             let records = self.selection.records().get(self.selection.account, &get).await?;
-            let records: Vec<Record> = records.into_iter().flatten().collect();
+            let records = records.into_iter().flatten();
+            let records: Vec<Record> =
+                records.filter(|record| record.created <= self.created_up_to).collect();
             self.learn_threads(&records).await?;
             for record in &records {
                 self.look_at(record)?;

@@ -2,6 +2,7 @@
 
 mod changes;
 mod get;
+mod interrupted;
 mod model;
 mod parse;
 mod query;
@@ -46,7 +47,10 @@ impl Fixture {
     }
 
     pub(super) async fn with(config: JmapConfig, search: Option<Arc<dyn Search>>) -> Self {
-        let server = TestServer::open_with(config, MailConfig::default(), None, search).await;
+        Self::of(TestServer::open_with(config, MailConfig::default(), None, search).await).await
+    }
+
+    pub(super) async fn of(server: TestServer) -> Self {
         server.mail.prepare(server.alice.account).await.unwrap();
         let (mailboxes, _) = server.mail.mailboxes(server.alice.account).await.unwrap();
         let of = |role: Role| mailboxes.iter().find(|mailbox| mailbox.role == Some(role)).unwrap().id;
