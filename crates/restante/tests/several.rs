@@ -28,6 +28,7 @@ use std::{
 use client::{Client, Events};
 use ledger::{Writer, check_account};
 use libtest_mimic::{Arguments, Trial};
+use restante_fault_proxy::Proxy;
 use serde_json::{Value, json};
 use sink::{Sink, Step};
 use support::{Server, folder, restante, said, wait_until};
@@ -37,6 +38,8 @@ pub(crate) const USER: &str = "alice@example.org";
 pub(crate) const PASSWORD: &str = "correct horse";
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
 const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+/// Names the RabbitMQ server, for the test that needs one too.
+const RABBITMQ_URL: &str = "RESTANTE_RABBITMQ_URL";
 /// Engines, divided by commas, whose tests must not be ignored.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 /// How long writers write. `RESTANTE_SEVERAL_SECONDS=600` for a long run.
@@ -44,20 +47,25 @@ const SECONDS: u64 = 6;
 
 type Test = (&'static str, fn(&str));
 
+const BY_A_BROKER: &str = "servers_share_outgoing_mail_by_a_broker_and_go_on_without_it";
+
 fn main() {
-    let tests: [Test; 4] = [
+    let tests: [Test; 5] = [
         ("writers_on_two_servers_keep_one_account_right", writers_on_two_servers_keep_one_account_right),
         ("writers_go_on_when_the_other_server_is_killed", writers_go_on_when_the_other_server_is_killed),
         ("push_reaches_clients_on_the_other_server", push_reaches_clients_on_the_other_server),
         ("the_queue_of_a_killed_server_is_taken_over", the_queue_of_a_killed_server_is_taken_over),
+        (BY_A_BROKER, servers_share_outgoing_mail_by_a_broker_and_go_on_without_it),
     ];
     let url = env::var(POSTGRES_URL).ok();
-    let is_required =
-        env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == "postgres"));
+    let requires =
+        |engine| env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == engine));
+    let is_required = requires("postgres");
+    let has_broker = env::var_os(RABBITMQ_URL).is_some() || requires("rabbitmq");
     let mut trials = Vec::new();
     for (name, test) in tests {
         let url = url.clone();
-        let is_ignored = url.is_none() && !is_required;
+        let is_ignored = (url.is_none() && !is_required) || (name == BY_A_BROKER && !has_broker);
         let run = move || {
             test(&url.ok_or(format!("{POSTGRES_URL} is not set"))?);
             Ok(())
@@ -301,4 +309,53 @@ fn the_queue_of_a_killed_server_is_taken_over(url: &str) {
     assert_eq!(list.len(), 6);
     assert_eq!(alive.stop().code(), Some(0));
     recount(&left.folder);
+}
+
+/// One server reaches the broker all the time, the other one by a proxy that is cut.
+fn servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(url: &str) {
+    let broker = env::var(RABBITMQ_URL).expect("the URL of a RabbitMQ");
+    let (front, host) = broker.rsplit_once('@').unwrap();
+    let (host, path) = host.split_once('/').unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let proxy = runtime.block_on(Proxy::new(host.to_owned())).unwrap();
+    let database = Database::new(url);
+    let sites = two_sites(&database);
+    let urls = [broker.clone(), format!("{front}@{}/{path}", proxy.address())];
+    for (site, broker) in sites.iter().zip(urls) {
+        let mut settings = fs::read_to_string(site.folder.join("restante.toml")).unwrap();
+        settings.push_str(&format!("[queue]\nurl = \"{broker}\"\nprefix = \"{}\"\n", database.schema));
+        fs::write(site.folder.join("restante.toml"), settings).unwrap();
+    }
+    let sink = Sink::start();
+    let servers = sites.each_ref().map(|site| site.start(Some(sink.address)));
+    let clients = sites.each_ref().map(Site::client);
+    let metric = |name: &str| servers.each_ref().map(|server| server.metric(name).unwrap_or(0.0));
+    wait_until("one server deals out the work", || {
+        metric("restante_queue_is_dealer").iter().sum::<f64>() == 1.0
+    });
+    let address = |n: usize| format!("to{n}@{n}.example.net");
+    let sent = |n: usize| sink.taken().iter().filter(|mail| mail.recipients.contains(&address(n))).count();
+    for n in 0..6 {
+        submit(&clients, n % 2, &address(n));
+    }
+    wait_until("all is sent", || (0..6).all(|n| sent(n) == 1));
+    let settled = || metric("restante_queue_settled_total{result=\"done\"}").iter().sum::<f64>();
+    wait_until("by hints", || settled() >= 6.0);
+    runtime.block_on(proxy.refuse());
+    proxy.cut();
+    wait_until("its loss is reported", || metric("restante_queue_work_up") == [1.0, 0.0]);
+    let health = servers[1].get("/health").body;
+    assert!(health.contains("queue"), "{health}");
+    for n in 6..10 {
+        submit(&clients, n % 2, &address(n));
+    }
+    wait_until("all is sent without it", || (0..10).all(|n| sent(n) == 1));
+    runtime.block_on(proxy.accept()).unwrap();
+    wait_until("it is there again", || metric("restante_queue_work_up") == [1.0, 1.0]);
+    assert_eq!(said(&sites[0].folder, &["queue", "dead", "list"]), "no hint is dead\n");
+    assert_eq!(said(&sites[1].folder, &["queue", "dead", "drop"]), "0 dead hints dropped\n");
+    for server in servers {
+        assert_eq!(server.stop().code(), Some(0));
+    }
+    recount(&sites[0].folder);
 }
