@@ -107,11 +107,11 @@ MEMORY_FREE_KB := $(shell df --output=avail /dev/shm 2>/dev/null | tail -1)
 TEST_FILES := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ "$(or $(MEMORY_FREE_KB),0)" -gt 4000000 ] && echo TMPDIR=/dev/shm))
 
 # One server of each engine. The Java servers need less memory for tests than for benches.
-TEST_SERVICES := postgres redis s3 opensearch cassandra
+TEST_SERVICES := postgres redis s3 opensearch cassandra rabbitmq
 TEST_HEAPS := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m
 
-CLUSTER_SERVICES := postgres redis cassandra3 s3 opensearch
-CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several
+CLUSTER_SERVICES := postgres redis cassandra3 s3 opensearch rabbitmq
+CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several --test broker
 CLUSTER_SECONDS := $(shell echo $$(($(or $(MINUTES),10) * 60)))
 
 # Loom takes minutes, and its result depends on these files and the compiler alone: sources that passed before are not tried again.

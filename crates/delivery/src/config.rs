@@ -35,6 +35,8 @@ pub struct DeliveryConfig {
     pub domain_down_seconds: u64,
     /// For how long a recipient is claimed; it is extended while its attempt lasts. When the server dies, it is tried again after this time.
     pub lease_seconds: NonZeroU64,
+    /// Where a queue deals out work between servers: for how long something may be due before every server looks for it, whatever the queue does.
+    pub sweep_seconds: NonZeroU64,
     /// How often a message may be impossible to prepare before it is held for the operator.
     pub faults_max: NonZeroU32,
     /// After how long without any outcome, while something is due, the sender counts as stuck.
@@ -59,6 +61,7 @@ impl Default for DeliveryConfig {
             slow_after_seconds: nonzero!(10),
             domain_down_seconds: 60,
             lease_seconds: nonzero!(300),
+            sweep_seconds: nonzero!(60),
             faults_max: nonzero!(3),
             stuck_seconds: nonzero!(900),
             remote: RemoteConfig::default(),

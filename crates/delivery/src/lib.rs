@@ -32,7 +32,7 @@ pub use seams::{
     Connection, Local, NotedOutcome, NoticeAbout, NoticeKind, NoticeRecipient, Notices, OutcomeLog,
     PrepareError, Preparing, RecipientOutcome, Remote, Signer, Submissions, SubmittedMessage,
 };
-pub use sender::{Sender, SenderHealth, SenderParts};
+pub use sender::{Sender, SenderHealth, SenderParts, decode_hint};
 pub use submission_follower::SubmissionFollower;
 pub use submissions::MailSubmissions;
 pub use vacation::VacationFollower;

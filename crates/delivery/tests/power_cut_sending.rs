@@ -136,6 +136,7 @@ impl Server {
             submissions: double.clone(),
             preparing: Arc::new(BlobPreparing::new(self.blobs.blobs.clone())),
             notices: double,
+            work: None,
             outcomes: None,
             metrics: SenderMetrics::default(),
         };

@@ -90,7 +90,7 @@ pub use upkeep::{
     Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,
     Upkeep,
 };
-pub use watch::{Announcement, Lagged, Watch};
+pub use watch::{Announcement, Lagged, PeerCommit, PeerCommits, PeerSender, Peers, Watch};
 
 /// The most changes that one [`Records::commit`] takes.
 pub const COMMIT_CHANGES_MAX: usize = 4_096;

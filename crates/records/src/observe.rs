@@ -32,8 +32,9 @@ struct Observed {
 
 /// The same store, with everything that is asked of it counted.
 pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
+    let peers = inner.peers.clone();
     let observed = Arc::new(Observed { inner, metrics, writes: Outage::default(), reads: Outage::default() });
-    Opened { records: observed.clone(), feed: observed.clone(), upkeep: observed }
+    Opened { records: observed.clone(), feed: observed.clone(), upkeep: observed, peers }
 }
 
 /// Whether an operation has failed since it last succeeded. An outage is logged once, however many operations fail meanwhile.

@@ -4,7 +4,7 @@ use restante_core::{Clock, Identity, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CassandraUrl, Error, Feed, Metrics, Moving, PostgresUrl, Records, Schema, Upkeep, lmdb, memory,
+    CassandraUrl, Error, Feed, Metrics, Moving, Peers, PostgresUrl, Records, Schema, Upkeep, lmdb, memory,
     observe::observe, postgres_url::without_password,
 };
 
@@ -196,6 +196,9 @@ pub struct Opened {
     pub feed: Arc<dyn Feed>,
     /// For operators.
     pub upkeep: Arc<dyn Upkeep>,
+    /// Of an engine that looks for the commits of other servers at intervals; `None` where they are announced at once, or where there are
+    /// no others.
+    pub peers: Option<Arc<dyn Peers>>,
 }
 
 /// Opens the record store that `config` names, and creates it when it is not there.

@@ -29,15 +29,18 @@ use std::{
 };
 
 use client::{Client, Events};
-use engines::{Engines, Stores};
+use engines::{Engines, Stores, is_required};
 use ledger::{Writer, check_account};
 use libtest_mimic::{Arguments, Trial};
+use restante_fault_proxy::Proxy;
 use serde_json::{Value, json};
 use sink::{Sink, Step};
 use support::{Server, folder, restante, said, wait_until};
 
 pub(crate) const USER: &str = "alice@example.org";
 pub(crate) const PASSWORD: &str = "correct horse";
+/// Names the RabbitMQ server, for the test that needs one too.
+const RABBITMQ_URL: &str = "RESTANTE_RABBITMQ_URL";
 /// How long writers write. `RESTANTE_SEVERAL_SECONDS=600` for a long run.
 const SECONDS: u64 = 6;
 
@@ -57,8 +60,10 @@ const TESTS_OF_CASSANDRA: [Test; 1] = [(
     a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others,
 )];
 
+const BY_A_BROKER: &str = "servers_share_outgoing_mail_by_a_broker_and_go_on_without_it";
+
 fn main() {
-    let mut trials = Vec::new();
+    let mut trials = vec![by_a_broker()];
     for engines in Engines::ALL {
         let more = if engines == Engines::Cassandra { &TESTS_OF_CASSANDRA[..] } else { &[] };
         for (name, test) in TESTS.iter().chain(more) {
@@ -78,6 +83,23 @@ fn main() {
     // Two servers are enough for two cores.
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// The test that needs a broker beside a PostgreSQL.
+fn by_a_broker() -> Trial {
+    let engines = Engines::Postgres;
+    let has_broker = env::var_os(RABBITMQ_URL).is_some();
+    let missing = engines.missing().or((!has_broker).then_some(RABBITMQ_URL));
+    let is_required = engines.are_required() && is_required("rabbitmq");
+    let run = move || match missing {
+        Some(variable) => Err(format!("{variable} is not set").into()),
+        None => {
+            servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(&Stores::new(engines));
+            Ok(())
+        }
+    };
+    let trial = Trial::test(BY_A_BROKER, run).with_kind("rabbitmq");
+    trial.with_ignored_flag(missing.is_some() && !is_required)
 }
 
 fn seconds() -> Duration {
@@ -289,4 +311,52 @@ fn a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others(stores
     let server = site.start(None);
     costs::check(&site.client(), site.lmtp, site.operators);
     assert_eq!(server.stop().code(), Some(0));
+}
+
+/// One server reaches the broker all the time, the other one by a proxy that is cut.
+fn servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(stores: &Stores) {
+    let broker = env::var(RABBITMQ_URL).expect("the URL of a RabbitMQ");
+    let (front, host) = broker.rsplit_once('@').unwrap();
+    let (host, path) = host.split_once('/').unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let proxy = runtime.block_on(Proxy::new(host.to_owned())).unwrap();
+    let sites = two_sites(stores);
+    let urls = [broker.clone(), format!("{front}@{}/{path}", proxy.address())];
+    for (site, broker) in sites.iter().zip(urls) {
+        let mut settings = fs::read_to_string(site.folder.join("restante.toml")).unwrap();
+        settings.push_str(&format!("[queue]\nurl = \"{broker}\"\nprefix = \"{}\"\n", stores.name()));
+        fs::write(site.folder.join("restante.toml"), settings).unwrap();
+    }
+    let sink = Sink::start();
+    let servers = sites.each_ref().map(|site| site.start(Some(sink.address)));
+    let clients = sites.each_ref().map(Site::client);
+    let metric = |name: &str| servers.each_ref().map(|server| server.metric(name).unwrap_or(0.0));
+    wait_until("one server deals out the work", || {
+        metric("restante_queue_is_dealer").iter().sum::<f64>() == 1.0
+    });
+    let address = |n: usize| format!("to{n}@{n}.example.net");
+    let sent = |n: usize| sink.taken().iter().filter(|mail| mail.recipients.contains(&address(n))).count();
+    for n in 0..6 {
+        submit(&clients, n % 2, &address(n));
+    }
+    wait_until("all is sent", || (0..6).all(|n| sent(n) == 1));
+    let settled = || metric("restante_queue_settled_total{result=\"done\"}").iter().sum::<f64>();
+    wait_until("by hints", || settled() >= 6.0);
+    runtime.block_on(proxy.refuse());
+    proxy.cut();
+    wait_until("its loss is reported", || metric("restante_queue_work_up") == [1.0, 0.0]);
+    let health = servers[1].get("/health").body;
+    assert!(health.contains("queue"), "{health}");
+    for n in 6..10 {
+        submit(&clients, n % 2, &address(n));
+    }
+    wait_until("all is sent without it", || (0..10).all(|n| sent(n) == 1));
+    runtime.block_on(proxy.accept()).unwrap();
+    wait_until("it is there again", || metric("restante_queue_work_up") == [1.0, 1.0]);
+    assert_eq!(said(&sites[0].folder, &["queue", "dead", "list"]), "no hint is dead\n");
+    assert_eq!(said(&sites[1].folder, &["queue", "dead", "drop"]), "0 dead hints dropped\n");
+    for server in servers {
+        assert_eq!(server.stop().code(), Some(0));
+    }
+    recount(&sites[0].folder);
 }

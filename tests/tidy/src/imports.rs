@@ -22,6 +22,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-records", Kind::Role),
     ("restante-blobs", Kind::Role),
     ("restante-search", Kind::Role),
+    ("restante-queue", Kind::Role),
     ("restante-directory", Kind::Model),
     ("restante-mail", Kind::Model),
     ("restante-checks", Kind::Model),

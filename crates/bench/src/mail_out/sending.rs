@@ -53,6 +53,7 @@ impl Sending {
             submissions: Arc::new(Nobody),
             preparing: Arc::new(BlobPreparing::new(stores.blobs.blobs.clone())),
             notices: Arc::new(ReportNotices::new(HOSTNAME)),
+            work: None,
             outcomes: None,
             metrics: SenderMetrics::default(),
         };

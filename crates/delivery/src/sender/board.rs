@@ -2,12 +2,13 @@
 //! whatever is not in it is found again in the queue.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use restante_mail::queue::{DueItem, QueueAccount, QueuedId, Reply};
+use restante_queue::Ticket;
 use tokio::time::Instant;
 
 use crate::DeliveryConfig;
@@ -24,6 +25,10 @@ const WAITING_PER_DOMAIN_LOW: usize = 10;
 const GOOD_MAX: usize = 20_000;
 /// How long a domain that was slow is expected to be slow again.
 const SLOW_MEMORY: Duration = Duration::from_secs(600);
+
+/// How long a hint is held while its recipient waits or is tried. Then it is done: a recipient that is claimed has a lease, and one
+/// that waits is found when it is overdue. So domains that are slow do not take all that a server may hold.
+const TICKET_HELD: Duration = Duration::from_secs(30);
 
 /// The number of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +113,8 @@ pub(super) struct Board {
     with_more: BTreeSet<Arc<str>>,
     /// Accounts with recipients that were let go without an outcome: they are read again.
     again: BTreeSet<QueueAccount>,
+    /// Hints of other servers about recipients in hand, with the times of their arrival.
+    tickets: HashMap<QueuedId, (Ticket, Instant)>,
 }
 
 /// What the board has, for metrics.
@@ -140,7 +147,26 @@ impl Board {
             noting: 0,
             with_more: BTreeSet::new(),
             again: BTreeSet::new(),
+            tickets: HashMap::new(),
         }
+    }
+
+    /// Takes note of a hint that a recipient is due. It is held as long as its recipient is in hand. One for which there is no room is done: it
+    /// is read from the queue again when its domain has room, or when it is overdue.
+    pub(super) fn hint(&mut self, item: DueItem, ticket: Ticket, now: Instant) {
+        let id = item.id;
+        let is_new = !self.in_hand.contains(&id);
+        let _ = self.offer(item, now);
+        if is_new && self.in_hand.contains(&id) {
+            self.tickets.insert(id, (ticket, now));
+        } else {
+            ticket.done();
+        }
+    }
+
+    /// Returns all hints.
+    pub(super) fn return_hints(&mut self) {
+        self.tickets.clear();
     }
 
     /// Takes note of a recipient that is due. `false` when there is no room even to note that its domain has one.
@@ -264,6 +290,10 @@ impl Board {
     pub(super) fn done(&mut self, ids: &[QueuedId], is_noted: bool) {
         for id in ids {
             self.in_hand.remove(id);
+            match self.tickets.remove(id) {
+                Some((ticket, _)) if is_noted => ticket.done(),
+                returned => drop(returned),
+            }
             if !is_noted {
                 self.again.extend(QueueAccount::of_account(id.account));
             }
@@ -352,6 +382,9 @@ impl Board {
 
     /// Moves workers without progress to the places for slow ones, as far as there are any, and forgets what is no longer true.
     pub(super) fn review(&mut self, now: Instant) {
+        let is_old =
+            |_: &QueuedId, held: &mut (Ticket, Instant)| now.saturating_duration_since(held.1) >= TICKET_HELD;
+        self.tickets.extract_if(is_old).for_each(|(_, (ticket, _))| ticket.done());
         let mut moved = Vec::new();
         for (id, worker) in &self.workers {
             let is_stuck = now.saturating_duration_since(worker.progress) >= self.slow_after;

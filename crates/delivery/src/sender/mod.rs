@@ -2,7 +2,9 @@
 
 mod attempt;
 mod board;
+mod dealing;
 mod health;
+mod hints;
 mod notes;
 mod reports;
 mod worker;
@@ -14,6 +16,7 @@ use parking_lot::Mutex;
 use restante_blobs::Blobs;
 use restante_core::Error;
 use restante_mail::queue::{DueItem, QUEUE_ACCOUNTS, Queue, QueueAccount};
+use restante_queue::{Received, Work};
 use restante_records::{Cursor, Watch};
 use tokio::{
     sync::{Notify, watch},
@@ -24,7 +27,9 @@ use tracing::{info, warn};
 
 use crate::{DeliveryConfig, Local, Notices, OutcomeLog, Preparing, Remote, SenderMetrics, Submissions};
 use board::Board;
+use dealing::{Dealing, Mode};
 pub use health::SenderHealth;
+pub use hints::decode as decode_hint;
 use worker::Worker;
 
 /// How often the sender looks whether something has become due, beside announcements.
@@ -33,6 +38,8 @@ const TICK: Duration = Duration::from_secs(1);
 const PAGE: usize = 1_024;
 /// Pages of one account that are read before the others get their turn.
 const PAGES_MAX: usize = 4;
+/// Hints of other servers that are looked at before workers are started for them.
+const HINTS_MAX: usize = 256;
 /// How far behind the last walk the next one begins: commits take some time, and clocks of servers differ.
 const SLACK_SECONDS: u64 = 10;
 /// How often it is read whether the queue is held.
@@ -59,6 +66,8 @@ pub struct SenderParts {
     pub preparing: Arc<dyn Preparing>,
     /// Writes reports.
     pub notices: Arc<dyn Notices>,
+    /// The queue that deals out work between servers; `None` when each server reads what is due for itself.
+    pub work: Option<Arc<dyn Work>>,
     /// Where operators find what became of mail.
     pub outcomes: Option<Arc<dyn OutcomeLog>>,
     /// What is counted.
@@ -95,6 +104,8 @@ struct Progress {
     is_changed: bool,
     /// Whether something was read for which there was no room.
     has_missed: bool,
+    /// Whether something was read that another server is to do, and that may be due again by now.
+    is_dealt: bool,
 }
 
 impl Sender {
@@ -133,10 +144,12 @@ impl Sender {
                 () = shared.freed.notified() => {}
                 Some(ended) = workers.join_next() => warn_of_panic(ended),
                 next = changes.next() => round.announced(next),
+                received = dealing::next(shared.parts.work.as_ref()), if !round.is_held => round.received_all(received),
                 () = sleep(TICK) => {}
             }
         }
         let _ = shared.stopping.send_replace(true);
+        shared.board.lock().return_hints();
         let ended = async {
             while let Some(ended) = workers.join_next().await {
                 warn_of_panic(ended)
@@ -164,13 +177,57 @@ struct Round {
     is_held: bool,
     /// The account that is read from the beginning next, whatever its low mark says.
     sweep: usize,
+    dealing: Dealing,
+    mode: Mode,
 }
 
 impl Round {
     fn new(shared: Arc<Shared>) -> Self {
         let new = Progress { is_changed: true, ..Progress::default() };
         let accounts = vec![new; usize::from(QUEUE_ACCOUNTS)];
-        Self { shared, accounts, last_tick: None, last_gate: None, is_held: true, sweep: 0 }
+        let dealing = Dealing::new(shared.parts.work.clone());
+        Self {
+            shared,
+            accounts,
+            last_tick: None,
+            last_gate: None,
+            is_held: true,
+            sweep: 0,
+            dealing,
+            mode: Mode::Own,
+        }
+    }
+
+    /// Takes note of a hint, and of all that wait behind it.
+    fn received_all(&mut self, first: Received) {
+        self.received(first);
+        let work = self.shared.parts.work.clone();
+        for _ in 1..HINTS_MAX {
+            let Some(next) = dealing::next(work.as_ref()).now_or_never() else { return };
+            self.received(next);
+        }
+    }
+
+    /// Takes note of a hint. One that can't be read is of no use to any server.
+    fn received(&mut self, received: Received) {
+        let Received { item, ticket } = received;
+        match hints::decode(&item) {
+            Some(item) => self.shared.board.lock().hint(item, ticket, Instant::now()),
+            None => {
+                warn!(bytes = item.len(), "a hint about outgoing mail can't be read");
+                ticket.reject();
+            }
+        }
+    }
+
+    /// Takes note of who deals out the work. After a change all accounts are read from the beginning.
+    fn look_who_deals(&mut self) {
+        let (mode, is_other) = self.dealing.look();
+        self.mode = mode;
+        if is_other {
+            let is_changed = mode != Mode::Receives;
+            self.accounts.fill(Progress { is_changed, ..Progress::default() });
+        }
     }
 
     /// Takes note of an announcement.
@@ -180,7 +237,7 @@ impl Round {
                 let account = QueueAccount::of_account(announcement.account);
                 self.changed(account);
             }
-            Some(Err(_)) => self.accounts.iter_mut().for_each(|account| account.is_changed = true),
+            Some(Err(_)) => self.changed(QueueAccount::all()),
             None => {}
         }
     }
@@ -193,6 +250,9 @@ impl Round {
     }
 
     fn changed(&mut self, account: impl IntoIterator<Item = QueueAccount>) {
+        if self.mode == Mode::Receives {
+            return;
+        }
         for account in account {
             if let Some(progress) = self.accounts.get_mut(account.number()) {
                 progress.is_changed = true;
@@ -211,6 +271,7 @@ impl Round {
         if self.is_held {
             return Ok(());
         }
+        self.look_who_deals();
         if self.last_tick.is_none_or(|last| now - last >= TICK) {
             self.last_tick = Some(now);
             self.tick(now);
@@ -237,7 +298,7 @@ impl Round {
             info!(why = held.why, "the queue is held: nothing is sent");
         }
         if self.is_held && !is_held {
-            self.accounts.iter_mut().for_each(|account| account.is_changed = true);
+            self.changed(QueueAccount::all());
         }
         self.is_held = is_held;
         self.shared.health.set_held(is_held);
@@ -255,11 +316,16 @@ impl Round {
             metrics.slow_connections_now.set(gauge(size.slow_workers));
             board.take_again()
         };
-        for account in again {
-            self.read_anew(account.number());
+        let overdue = self.overdue(self.shared.parts.queue.now());
+        self.dealing.forget(overdue);
+        // What another server deals out was returned to it.
+        if self.mode != Mode::Receives {
+            again.into_iter().for_each(|account| self.read_anew(account.number()));
         }
         for number in 0..self.accounts.len() {
-            if self.accounts.get(number).is_some_and(|progress| progress.has_missed) {
+            let Some(progress) = self.accounts.get_mut(number) else { continue };
+            progress.is_changed |= std::mem::take(&mut progress.is_dealt);
+            if progress.has_missed {
                 self.read_anew(number);
             }
         }
@@ -290,10 +356,41 @@ impl Round {
         }
     }
 
+    /// Until when something must have been due that is read though another server deals out the work.
+    fn overdue(&self, time: u64) -> u64 {
+        time.saturating_sub(self.shared.config.sweep_seconds.get())
+    }
+
+    /// Passes on what is due: to the workers of this server, or to all servers. Returns whether some is to be read again soon.
+    async fn pass_on(&mut self, items: Vec<DueItem>, low: u64) -> Result<bool, Error> {
+        if self.mode == Mode::Deals {
+            let now = self.shared.parts.queue.now();
+            // What was read before, and is due later than its hint, is due once more.
+            let known = low.max(self.overdue(now));
+            return Ok(self.dealing.deal(&items, known, now).await? > 0);
+        }
+        let now = Instant::now();
+        let mut board = self.shared.board.lock();
+        let mut has_missed = false;
+        for item in items {
+            has_missed |= !board.offer(item, now);
+        }
+        Ok(has_missed)
+    }
+
     /// Reads some pages of what has become due in an account.
     async fn walk(&mut self, account: QueueAccount, time: u64) -> Result<(), Error> {
+        let time = if self.mode == Mode::Receives { self.overdue(time) } else { time };
+        let Some(mut progress) = self.accounts.get(account.number()).cloned() else { return Ok(()) };
+        let read = self.read(account, time, &mut progress).await;
+        if let Some(place) = self.accounts.get_mut(account.number()) {
+            *place = progress;
+        }
+        read
+    }
+
+    async fn read(&mut self, account: QueueAccount, time: u64, progress: &mut Progress) -> Result<(), Error> {
         let queue = self.shared.parts.queue.clone();
-        let Some(progress) = self.accounts.get_mut(account.number()) else { return Ok(()) };
         let (mut after, until) = match progress.unfinished.take() {
             Some((cursor, until)) => (Some(cursor), until),
             None => {
@@ -303,6 +400,7 @@ impl Round {
             }
         };
         for _ in 0..PAGES_MAX {
+            let begun = after.clone();
             let page = match queue.due(account, (progress.low, until), after, PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
@@ -310,10 +408,15 @@ impl Round {
                     return Err(error);
                 }
             };
-            let now = Instant::now();
-            let mut board = self.shared.board.lock();
-            for item in page.items {
-                progress.has_missed |= !board.offer(item, now);
+            match self.pass_on(page.items, progress.low).await {
+                Ok(is_again) if self.mode == Mode::Deals => progress.is_dealt |= is_again,
+                Ok(is_again) => progress.has_missed |= is_again,
+                Err(error) => {
+                    // The page is passed on again.
+                    progress.is_dealt |= begun.is_none();
+                    progress.unfinished = begun.map(|cursor| (cursor, until));
+                    return if dealing::is_full(&error) { Ok(()) } else { Err(error) };
+                }
             }
             after = page.next;
             if after.is_none() {
@@ -322,6 +425,7 @@ impl Round {
         }
         match after {
             Some(cursor) => progress.unfinished = Some((cursor, until)),
+            None if self.mode == Mode::Receives => *progress = Progress::default(),
             None => {
                 progress.low = until.saturating_sub(SLACK_SECONDS);
                 progress.read_until = Some(until);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
+mod dealing;
 mod notes;
 mod rate;
 mod world;

@@ -23,6 +23,7 @@ use restante_delivery::{
 use restante_mail::queue::{
     NewMessage, NewRecipient, Notify, Queue, QueuedId, QueuedMessage, Reply, Source, SourceKind, Transmission,
 };
+use restante_queue::Work;
 use restante_records::{AccountId, Config, EngineUrl, Opened, RecordId, Schema, open};
 use tokio::{
     sync::oneshot,
@@ -152,6 +153,11 @@ impl World {
     }
 
     pub(crate) fn run_on(&self, queue: Queue) -> Running {
+        self.run_with(queue, None)
+    }
+
+    /// A sender of a server that shares a queue with others.
+    pub(crate) fn run_with(&self, queue: Queue, work: Option<Arc<dyn Work>>) -> Running {
         let double = || Arc::new(Double { log: self.log.clone(), begun: self.begun });
         let parts = SenderParts {
             queue,
@@ -161,6 +167,7 @@ impl World {
             submissions: double(),
             preparing: double(),
             notices: double(),
+            work,
             outcomes: Some(double()),
             metrics: SenderMetrics::default(),
         };

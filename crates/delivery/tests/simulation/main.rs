@@ -134,6 +134,7 @@ impl Sim {
             submissions: view.clone(),
             preparing: view.clone(),
             notices: view.clone(),
+            work: None,
             outcomes: Some(view),
             metrics: SenderMetrics::default(),
         };

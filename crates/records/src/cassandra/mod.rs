@@ -56,9 +56,9 @@ use self::{
 };
 use crate::{
     AccountId, CassandraUrl, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count,
-    Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey,
-    Records, Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch,
-    map::announce::Announcements, validate,
+    Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Opened, Page, PeerCommit, PeerCommits, Peers,
+    Position, Query, Record, RecordKey, Records, Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep,
+    Watch, map::announce::Announcements, validate,
 };
 
 /// Opens the records of a keyspace, and makes their tables when they aren't there.
@@ -94,7 +94,12 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config) -> Result<Opened, E
     let listener = tokio::spawn(listen::run(shared.clone()));
     let queue = Queue::new(shared.clone());
     let cassandra = Arc::new(Cassandra { shared, queue, tasks: [sequencer, listener] });
-    Ok(Opened { records: cassandra.clone(), feed: cassandra.clone(), upkeep: cassandra })
+    Ok(Opened {
+        records: cassandra.clone(),
+        feed: cassandra.clone(),
+        upkeep: cassandra.clone(),
+        peers: Some(cassandra),
+    })
 }
 
 /// Four random bytes.
@@ -228,6 +233,16 @@ impl Records for Cassandra {
 
     fn watch(&self) -> Watch {
         self.shared.announcements.watch()
+    }
+}
+
+impl Peers for Cassandra {
+    fn commits(&self) -> PeerCommits {
+        self.shared.announcements.peers.commits()
+    }
+
+    fn announce(&self, commit: PeerCommit) {
+        self.shared.announcements.ahead(commit);
     }
 }
 

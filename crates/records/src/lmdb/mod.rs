@@ -85,7 +85,7 @@ pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Res
         Ok(engine)
     });
     let faces = Arc::new(Faces(Arc::new(engine.await?)));
-    let opened = Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone() };
+    let opened = Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone(), peers: None };
     Ok(Moving { opened, transfer: faces })
 }
 

@@ -7,13 +7,18 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::{AccountId, Announcement, Position, Revision, Watch, watch::Announcer};
+use crate::{
+    AccountId, Announcement, PeerCommit, Position, Revision, Watch,
+    watch::{Announcer, PeerSender},
+};
 
 /// Accounts that are remembered at most while the feed can't be read. Beyond it some commits are announced twice.
 const AHEAD_MAX: usize = 65_536;
 
 pub(crate) struct Announcements {
     announcer: Announcer,
+    /// Commits of this server, for others.
+    pub(crate) peers: PeerSender,
     known: Mutex<Known>,
 }
 
@@ -27,7 +32,11 @@ struct Known {
 impl Announcements {
     /// Announces what comes behind a position.
     pub(crate) fn from(seen: Position) -> Self {
-        Self { announcer: Announcer::new(), known: Mutex::new(Known { seen, ahead: HashMap::new() }) }
+        Self {
+            announcer: Announcer::new(),
+            peers: PeerSender::new(),
+            known: Mutex::new(Known { seen, ahead: HashMap::new() }),
+        }
     }
 
     pub(crate) fn watch(&self) -> Watch {
@@ -41,6 +50,14 @@ impl Announcements {
 
     /// Announces a commit of this server, unless that was done.
     pub(crate) fn committed(&self, account: AccountId, revision: Revision, position: Position) {
+        let commit = PeerCommit { account, revision, position };
+        self.peers.send(commit);
+        self.ahead(commit);
+    }
+
+    /// Announces a commit ahead of the feed, unless that was done.
+    pub(crate) fn ahead(&self, commit: PeerCommit) {
+        let PeerCommit { account, revision, position } = commit;
         let mut known = self.known.lock();
         let is_announced = known.ahead.get(&account).is_some_and(|(announced, _)| *announced >= revision);
         if position <= known.seen || is_announced {
@@ -108,6 +125,30 @@ mod tests {
         announcements.heard(A, Revision(8), Position(14));
         assert_eq!(announced(&mut watch), [(A, 5), (A, 6), (A, 8)]);
         assert!(announcements.known.lock().ahead.is_empty());
+    }
+
+    #[test]
+    fn commits_that_other_servers_pass_on_are_announced_once_and_not_passed_back() {
+        let announcements = Announcements::from(Position(10));
+        let (mut watch, mut passed) = (announcements.watch(), announcements.peers.commits());
+        let commit = |account, revision, position| PeerCommit {
+            account,
+            revision: Revision(revision),
+            position: Position(position),
+        };
+        announcements.ahead(commit(A, 5, 12));
+        announcements.ahead(commit(A, 5, 12));
+        announcements.ahead(commit(A, 4, 11)); // late
+        announcements.ahead(commit(B, 1, 10)); // older than what was seen
+        announcements.heard(A, Revision(5), Position(12));
+        announcements.ahead(commit(A, 5, 12));
+        announcements.heard(B, Revision(2), Position(13));
+        announcements.committed(B, Revision(3), Position(14));
+        assert_eq!(announced(&mut watch), [(A, 5), (B, 2), (B, 3)]);
+        drop(announcements);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let passed = runtime.block_on(async { [passed.next().await, passed.next().await] });
+        assert_eq!(passed, [Some(commit(B, 3, 14)), None]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) fn open(config: &Config) -> Moving {
         announcer: Announcer::new(),
         state: Mutex::default(),
     });
-    let opened = Opened { records: model.clone(), feed: model.clone(), upkeep: model.clone() };
+    let opened = Opened { records: model.clone(), feed: model.clone(), upkeep: model.clone(), peers: None };
     Moving { opened, transfer: model }
 }
 

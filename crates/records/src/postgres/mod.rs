@@ -91,7 +91,8 @@ pub(crate) async fn open(url: &PostgresUrl, config: Config, purpose: Purpose) ->
         Purpose::Move => tokio::spawn(listen::hold(shared.clone(), listener)),
     };
     let postgres = Arc::new(Postgres { shared, queue, writers, listener });
-    let opened = Opened { records: postgres.clone(), feed: postgres.clone(), upkeep: postgres.clone() };
+    let opened =
+        Opened { records: postgres.clone(), feed: postgres.clone(), upkeep: postgres.clone(), peers: None };
     Ok(Moving { opened, transfer: postgres })
 }
 

@@ -147,6 +147,7 @@ mod tests {
         ("search", ""),
         ("rest-token-file", ""),
         ("tandem", ""),
+        ("queue-url", "local:"),
         ("sessions-url", "memory:"),
         ("nodekey", ""),
         ("rate-limit", "0/1s"),

@@ -52,6 +52,9 @@ pub(super) struct MailFlags {
     /// Send all mail for other servers to this one, as mail.example.net:587; delivery.remote.smarthost_credentials has the log-in [default: none]
     #[arg(long, value_name = "HOST:PORT")]
     smarthost: Option<String>,
+    /// Deal out outgoing mail between servers by this broker: amqp://<user>@<host>:<port>/<virtual host>, or local: for each server by itself [default: local:]
+    #[arg(long, value_name = "URL")]
+    queue_url: Option<String>,
 }
 
 impl RecordsFlags {
@@ -85,6 +88,7 @@ impl MailFlags {
             setting("submission.listen", "--submission-listen", list(&self.submission_listen)),
             setting("submission.listen_tls", "--submissions-listen", list(&self.submissions_listen)),
             text("delivery.remote.smarthost", "--smarthost", self.smarthost.clone()),
+            text("queue.url", "--queue-url", self.queue_url.clone()),
         ];
         settings.into_iter().flatten().collect()
     }

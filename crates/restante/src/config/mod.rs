@@ -19,6 +19,8 @@ mod nearest;
 mod node_key;
 mod plain;
 #[cfg(feature = "mail")]
+mod queue;
+#[cfg(feature = "mail")]
 mod records;
 #[cfg(feature = "waku")]
 mod rest;

@@ -51,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) quarantine: restante_mail::quarantine::QuarantineConfig,
     #[cfg(feature = "mail")]
     pub(crate) delivery: restante_delivery::DeliveryConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) queue: super::queue::Queue,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
     #[cfg(feature = "waku")]

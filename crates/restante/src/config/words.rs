@@ -9,8 +9,8 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
 
-/// Libraries that warn of each misdeed of a peer.
-const QUIET: [&str; 4] = ["libp2p_gossipsub", "libp2p_mplex", "multistream_select", "yamux"];
+/// Libraries that warn of each misdeed of a peer, or of each loss of a connection that is reported anyhow.
+const QUIET: [&str; 5] = ["lapin", "libp2p_gossipsub", "libp2p_mplex", "multistream_select", "yamux"];
 
 impl LogFilter {
     /// The filter for a subscriber. Libraries that log what any peer can bring about are silent unless they are named: the log

@@ -45,7 +45,7 @@ const FEATURES: [(&str, &[&str], &[&str]); 3] = [
     ("waku", &["archive", "rest", "waku"], &["archive", "publish", "query"]),
     (
         "mail",
-        &["blobs", "directory", "jmap", "lmtp", "mail", "records", "search", "smtp"],
+        &["blobs", "directory", "jmap", "lmtp", "mail", "queue", "records", "search", "smtp"],
         &["account", "alias", "blobs", "domain", "log", "mail", "records", "setup", "token"],
     ),
     ("bench", &[], &["bench"]),

@@ -41,8 +41,13 @@ impl Engines {
 
     /// Whether the tests must not be ignored.
     pub(crate) fn are_required(self) -> bool {
-        env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == self.name()))
+        is_required(self.name())
     }
+}
+
+/// Whether the tests of an engine must not be ignored.
+pub(crate) fn is_required(engine: &str) -> bool {
+    env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == engine))
 }
 
 /// Stores that nobody else has. What is in PostgreSQL is removed at the end; the servers of the others are for tests alone.
@@ -54,6 +59,11 @@ pub(crate) struct Stores {
 impl Stores {
     pub(crate) fn new(engines: Engines) -> Self {
         Self { engines, name: format!("t_{:016x}", RandomState::new().hash_one(0)) }
+    }
+
+    /// The name that no other stores have.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Writes the settings of a server into its folder.

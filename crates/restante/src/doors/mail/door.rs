@@ -23,6 +23,7 @@ use restante_mail::{
 };
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
+use restante_queue::Work;
 use restante_smtp::{
     DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, SmtpDoor, SmtpMetrics,
 };
@@ -37,6 +38,7 @@ use super::{
     erasing::Eraser,
     journal,
     logins::LoginGuard,
+    queue::ServerQueue,
     records,
     reporting::{self, ReportingParts},
     search::{self, Indexer},
@@ -122,7 +124,10 @@ impl DoorSpec for MailSpec {
         let journal = journal::open(config, shared.clock.clone(), metrics.journal.clone()).await?;
         let filter = checking::open_filter(config)?;
         let learning = checking::learning(filter.as_ref());
-        let sending = open_sending(shared, &stores, &directory, &mail, &journal, learning, &metrics).await?;
+        let queue = ServerQueue::open(config, &stores.records, &metrics.queue).await?;
+        let of_servers = (queue.work(), learning);
+        let sending =
+            open_sending(shared, &stores, &directory, &mail, &journal, of_servers, &metrics).await?;
         let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
         let reporting = ReportingParts {
             config,
@@ -144,6 +149,7 @@ impl DoorSpec for MailSpec {
             journal,
             search,
             indexer,
+            queue,
             sending,
             checking,
             quarantine,
@@ -212,6 +218,7 @@ struct RoleMetrics {
     smtp: SmtpMetrics,
     journal: JournalMetrics,
     sending: SendingMetricsOfAll,
+    queue: restante_queue::Metrics,
     checks: ChecksMetrics,
     quarantine: QuarantineMetrics,
     reports: AggregateMetrics,
@@ -240,13 +247,14 @@ async fn open_sending(
     directory: &Directory,
     mail: &Mail,
     journal: &Option<DeliveryJournal>,
-    learning: Option<Arc<dyn Filter>>,
+    (work, learning): (Option<Arc<dyn Work>>, Option<Arc<dyn Filter>>),
     metrics: &RoleMetrics,
 ) -> anyhow::Result<Sending> {
     let (config, clock) = (&shared.effective.config, shared.clock.clone());
     let (follow, metrics) = (&metrics.follow, &metrics.sending);
     let journal = journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>);
-    let parts = SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, learning };
+    let parts =
+        SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, work, learning };
     Sending::open(parts).await
 }
 
@@ -289,6 +297,7 @@ struct OpenMail {
     search: Option<restante_search::Opened>,
     /// Until it runs.
     indexer: Option<Indexer>,
+    queue: ServerQueue,
     /// Only a server with mail sends some; any shows its queue.
     sending: Sending,
     /// Only what other servers send is checked.
@@ -319,6 +328,7 @@ impl OpenDoor for OpenMail {
         self.metrics.indexer.register(registry);
         self.metrics.journal.register(registry);
         self.metrics.sending.register(registry);
+        self.metrics.queue.register(registry);
         self.metrics.checks.register(registry);
         self.metrics.quarantine.register(registry);
         self.metrics.reports.register(registry);
@@ -403,10 +413,17 @@ impl OpenDoor for OpenMail {
             false => Vec::new(),
         };
         let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
+        let passing = self.queue.spawn(stop);
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
         let checking = self.checking.as_ref().map(|checking| checking.spawn(stop)).unwrap_or_default();
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
-        let of_mail = [expiring].into_iter().chain(following).chain(indexing).chain(noting).chain(checking);
+        let of_mail = [expiring]
+            .into_iter()
+            .chain(following)
+            .chain(indexing)
+            .chain(noting)
+            .chain(checking)
+            .chain(passing);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
@@ -467,6 +484,7 @@ impl OpenDoor for OpenMail {
         };
         let (search, journal, checking, stores) =
             tokio::join!(search, journal, checking, self.stores.close(limit));
+        self.queue.close(limit).await;
         search.and(journal).and(checking).and(stores)
     }
 }
@@ -477,6 +495,7 @@ impl OpenMail {
         roles.extend(self.search.as_ref().map(search::health));
         if has_jmap(self.config()) || has_smtp(self.config()) {
             roles.push(self.sending.health());
+            roles.extend(self.queue.health());
         }
         roles
     }

@@ -25,6 +25,7 @@ use restante_mail::{
 };
 use restante_net::dns::{Resolver, SystemResolver};
 use restante_operate::RoleCheck;
+use restante_queue::Work;
 use restante_smtp::{
     DeliveryEntry, ForwardSender, Forwards, Journal, LocalDelivery, MailDelivery, NotedReply, Outcome,
     QueueOutbox, SubmissionParts, queued_id,
@@ -101,6 +102,8 @@ pub(super) struct SendingParts<'p> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) follow: &'p restante_follow::Metrics,
     pub(super) metrics: &'p SendingMetricsOfAll,
+    /// What deals out work between servers, where there is a broker.
+    pub(super) work: Option<Arc<dyn Work>>,
     /// The filter that learns from users, where there is one.
     pub(super) learning: Option<Arc<dyn Filter>>,
 }
@@ -113,7 +116,7 @@ pub(super) fn queue(records: &restante_records::Opened, clock: Arc<dyn Clock>) -
 impl Sending {
     /// Opens all of it. Nothing is sent until [`Sending::spawn`].
     pub(super) async fn open(parts: SendingParts<'_>) -> anyhow::Result<Self> {
-        let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, learning } =
+        let SendingParts { config, stores, directory, mail, journal, clock, follow, metrics, work, learning } =
             parts;
         let records = &stores.records;
         let queue = queue(records, clock.clone());
@@ -147,6 +150,7 @@ impl Sending {
             submissions: Arc::new(MailSubmissions::new(mail.clone())),
             preparing: Arc::new(BlobPreparing::new(mail.blobs().clone())),
             notices: Arc::new(ReportNotices::new(&config.smtp.hostname)),
+            work,
             outcomes: outcomes.clone(),
             metrics: metrics.sender.clone(),
         };

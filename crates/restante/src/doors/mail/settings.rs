@@ -68,6 +68,7 @@ impl DoorSettings for MailSpec {
         of_directory
             .or_else(|| config.blobs.contradiction())
             .or_else(|| config.search.contradiction())
+            .or_else(|| config.queue.contradiction())
             .or_else(|| of_doors(config))
     }
 
@@ -107,6 +108,8 @@ impl DoorSettings for MailSpec {
     fn without_secret(&self, config: &Config, key: &str) -> Option<String> {
         match key {
             "records.url" => config.records.url.as_ref().map(ToString::to_string),
+            "queue.url" => Some(config.queue.url.to_string()),
+            "queue.announcements_url" => config.queue.announcements_url.as_ref().map(ToString::to_string),
             "search.url" => config.search.url.as_ref().map(ToString::to_string),
             _ => None,
         }
@@ -125,6 +128,13 @@ impl DoorSettings for MailSpec {
         let file = &config.search.opensearch.password_file;
         if needs_password && !file.as_os_str().is_empty() {
             findings.note("search.opensearch.password_file", secrets::read("password", file));
+        }
+        let files = [
+            ("queue.password_file", &config.queue.password_file),
+            ("queue.announcements_password_file", &config.queue.announcements_password_file),
+        ];
+        for (key, file) in files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty()) {
+            findings.note(key, secrets::read("password", file));
         }
     }
 }

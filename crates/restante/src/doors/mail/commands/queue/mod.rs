@@ -1,5 +1,6 @@
 //! `restante queue`: what operators do with outgoing mail, in the records of a stopped server or by a running one.
 
+mod dead;
 mod list;
 mod operate;
 mod route;
@@ -36,7 +37,18 @@ pub(crate) enum QueueCommand {
     /// Drop recipients: nothing is sent to them, and nobody gets a report
     #[command(after_help = DROP_HELP)]
     Drop(DropFlags),
+    /// What servers could not use of the hints that they send each other by a broker
+    #[command(subcommand, after_help = DEAD_HELP)]
+    Dead(dead::DeadCommand),
 }
+
+const DEAD_HELP: &str = "\
+Examples:
+  restante queue dead list
+  restante queue dead requeue
+
+A hint only says that a recipient is due. Mail is in the records, and is sent without its hint, too:
+look at `restante queue list`.";
 
 const LIST_HELP: &str = "\
 Examples:
@@ -147,6 +159,7 @@ impl ChangeFlags {
 /// Runs a command to its end.
 pub(crate) async fn run(command: QueueCommand) -> anyhow::Result<ExitCode> {
     match command {
+        QueueCommand::Dead(command) => dead::run(command).await,
         QueueCommand::List(flags) => list::run(&flags).await,
         QueueCommand::Show(flags) => list::show(&flags).await,
         QueueCommand::Retry(flags) => {

@@ -264,7 +264,7 @@ fn changed(actor: &Actor, what: &str, recipients: u64) -> QueueAnswer {
 }
 
 /// An id as operators see it: the number of the queue account, and the record's.
-fn show_id(id: QueuedId) -> String {
+pub(super) fn show_id(id: QueuedId) -> String {
     let account = QueueAccount::of_account(id.account).map_or(0, QueueAccount::number);
     format!("{account}-{}", id.record.0)
 }

@@ -1,0 +1,436 @@
+//! The connections of a server to the broker, as long as all of them work: one to publish, one to receive. A broker that is short of memory
+//! or disk reads nothing more from a connection that published, so acknowledgements have another one.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, future::try_join_all};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, Consumer, Event,
+    message::Delivery,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, BasicRejectOptions,
+        ConfirmSelectOptions,
+    },
+    types::FieldTable,
+};
+use tokio::{
+    sync::{Mutex, mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tracing::info;
+
+use super::{
+    Shared,
+    address::unavailable,
+    topology::{self, Names},
+};
+use crate::{Error, Received, Ticket, metrics::SettledLabel, work::Settlement};
+
+/// How often the connections are looked at, and each server sends a message to the one that deals out the work: the broker passes all of them to
+/// the same one as long as that one receives.
+const TICK: Duration = Duration::from_secs(3);
+/// For how long a server deals out the work after such a message.
+const DEALER_FOR: Duration = Duration::from_secs(10);
+/// How often the queue is looked at.
+const PROBE_EVERY: Duration = Duration::from_secs(30);
+const PERSISTENT: u8 = 2;
+const CLOSED: u16 = 200;
+const CLOSED_TEXT: &str = "the queue is closed";
+
+type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
+
+/// What was received, with the number of the link that it came by.
+pub(super) type Delivered = (u64, Received);
+
+pub(super) struct Link {
+    /// Rises from link to link.
+    pub(super) term: u64,
+    publishing: Connection,
+    publisher: Mutex<Channel>,
+    consuming: Connection,
+    is_blocked: AtomicBool,
+    /// A channel without confirms.
+    beacon: Channel,
+    /// Until when this server deals out the work.
+    dealer_until: parking_lot::Mutex<Option<Instant>>,
+    /// Items that are held.
+    held: AtomicUsize,
+    /// All items that were received.
+    received: AtomicU64,
+    /// Why the link is lost.
+    lost: watch::Sender<Option<String>>,
+}
+
+/// What only the task needs that serves a link.
+pub(super) struct Inlet {
+    channel: Channel,
+    /// `None` when nothing is received.
+    consumer: Option<Consumer>,
+    /// What only the server receives that deals out the work.
+    tokens: Option<Consumer>,
+    settlements: mpsc::Receiver<(u64, Settlement)>,
+    settle: mpsc::Sender<(u64, Settlement)>,
+    events: [Events; 2],
+}
+
+impl Link {
+    /// Connects, makes the queues that are not there, and begins to receive.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub(super) async fn open(shared: &Shared, term: u64) -> Result<(Self, Inlet), Error> {
+        let address = &shared.address;
+        let publishing = address.connect("restante publishes work").await?;
+        let consuming = address.connect("restante receives work").await?;
+        let prepared = address.in_time(async {
+            let failed = |error| unavailable("RabbitMQ refused a request", error);
+            let publisher = publishing.create_channel().await.map_err(failed)?;
+            shared.names.declare(&publisher).await?;
+            publisher.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
+            let channel = consuming.create_channel().await.map_err(failed)?;
+            channel.basic_qos(shared.prefetch, BasicQosOptions::default()).await.map_err(failed)?;
+            let beacon = publishing.create_channel().await.map_err(failed)?;
+            if !shared.receives {
+                return Ok((publisher, beacon, channel, None, None));
+            }
+            let (queue, options) = (shared.names.work.as_str().into(), BasicConsumeOptions::default());
+            let consumer = channel.basic_consume(queue, "".into(), options, FieldTable::default()).await;
+            let consumer = Some(consumer.map_err(failed)?);
+            let (queue, options) = (
+                shared.names.dealer.as_str().into(),
+                BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() },
+            );
+            let receiving = consuming.create_channel().await.map_err(failed)?;
+            let tokens = receiving.basic_consume(queue, "".into(), options, FieldTable::default()).await;
+            Ok((publisher, beacon, channel, consumer, Some(tokens.map_err(failed)?)))
+        });
+        let events: [Events; 2] =
+            [Box::pin(publishing.events_listener()), Box::pin(consuming.events_listener())];
+        let (publisher, beacon, channel, consumer, tokens) = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                close(shared, &[&publishing, &consuming]).await;
+                return Err(error);
+            }
+        };
+        // Each item that is held is settled once.
+        let (settle, settlements) = mpsc::channel(usize::from(shared.prefetch));
+        let link = Self {
+            term,
+            publishing,
+            publisher: Mutex::new(publisher),
+            consuming,
+            is_blocked: AtomicBool::new(false),
+            beacon,
+            dealer_until: parking_lot::Mutex::new(None),
+            held: AtomicUsize::new(0),
+            received: AtomicU64::new(0),
+            lost: watch::Sender::new(None),
+        };
+        Ok((link, Inlet { channel, consumer, tokens, settlements, settle, events }))
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Relaxed)
+    }
+
+    fn lose(&self, why: impl Into<String>) {
+        let why = why.into();
+        self.lost.send_if_modified(|lost| {
+            let is_first = lost.is_none();
+            lost.get_or_insert(why);
+            is_first
+        });
+    }
+
+    /// Adds items, and waits for the confirms. A broker that does not answer in time is given up.
+    ///
+    /// # Errors
+    /// As [`crate::Work::publish`].
+    pub(super) async fn publish(&self, shared: &Shared, queue: &str, items: &[Bytes]) -> Result<(), Error> {
+        // One at a time, so that no more than the items of one call wait for their confirms.
+        let publisher = self.publisher.lock().await;
+        let publishing = async {
+            let mut confirms = Vec::with_capacity(items.len());
+            for item in items {
+                // Without it, a message for which there is no queue is confirmed.
+                let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+                let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+                let sent = publisher.basic_publish("".into(), queue.into(), options, item, properties).await;
+                confirms.push(sent.map_err(|error| unavailable("RabbitMQ takes no items", error))?);
+            }
+            try_join_all(confirms).await.map_err(|error| unavailable("RabbitMQ takes no items", error))
+        };
+        let confirms = match shared.address.in_time(publishing).await {
+            Ok(confirms) => confirms,
+            Err(error) => {
+                self.lose(error.to_string());
+                return Err(error);
+            }
+        };
+        if confirms.iter().any(|confirm| matches!(confirm, Confirmation::Ack(Some(_)))) {
+            self.lose(format!("the queue {queue} is gone"));
+            return Err(Error::unavailable(format!("the queue {queue} is gone")));
+        }
+        match confirms.iter().any(|confirm| matches!(confirm, Confirmation::Nack(_))) {
+            true => Err(Error::full(format!("the queue {queue} takes no more items"))),
+            false => Ok(()),
+        }
+    }
+
+    /// A channel for single requests.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub(super) async fn channel(&self) -> Result<Channel, Error> {
+        self.consuming
+            .create_channel()
+            .await
+            .map_err(|error| unavailable("RabbitMQ refused a channel", error))
+    }
+
+    /// Receives and settles items until the link is lost or the queue is closed; returns why.
+    pub(super) async fn serve(&self, shared: &Shared, mut inlet: Inlet) -> String {
+        let mut closing = shared.closing.subscribe();
+        let mut lost = self.lost.subscribe();
+        let mut ticks = interval(TICK);
+        let mut probes = interval(PROBE_EVERY);
+        for ticks in [&mut ticks, &mut probes] {
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        let mut probed = None;
+        let mut permit = None;
+        let [of_publishing, of_consuming] = &mut inlet.events;
+        loop {
+            let done = tokio::select! {
+                biased;
+                () = closed(&mut closing) => return CLOSED_TEXT.to_owned(),
+                why = loss(&mut lost) => return why,
+                Some(event) = of_publishing.next() => self.note(&event, &self.publishing),
+                Some(event) = of_consuming.next() => self.note(&event, &self.consuming),
+                Some((tag, settlement)) = inlet.settlements.recv() => self.settle(shared, &inlet.channel, tag, settlement).await,
+                _ = ticks.tick() => self.tick(shared).await,
+                _ = probes.tick() => self.probe(shared, &mut probed).await,
+                token = next(&mut inlet.tokens) => match token {
+                    Some(Ok(_)) => {
+                        self.dealt(shared);
+                        Ok(())
+                    }
+                    _ => Err("RabbitMQ ended the delivery of messages".to_owned()),
+                },
+                reserved = shared.delivered.reserve(), if permit.is_none() => match reserved {
+                    Ok(reserved) => {
+                        permit = Some(reserved);
+                        Ok(())
+                    }
+                    Err(_) => return CLOSED_TEXT.to_owned(),
+                },
+                delivery = next(&mut inlet.consumer), if permit.is_some() => match delivery {
+                    None => Err("RabbitMQ ended the delivery of items".to_owned()),
+                    Some(Err(error)) => Err(format!("RabbitMQ ended the delivery of items: {error}")),
+                    Some(Ok(delivery)) => {
+                        let received = self.received(shared, &inlet.settle, delivery);
+                        if let Some(permit) = permit.take() {
+                            permit.send((self.term, received));
+                        }
+                        Ok(())
+                    }
+                },
+            };
+            if let Err(why) = done {
+                return why;
+            }
+        }
+    }
+
+    fn note(&self, event: &Event, connection: &Connection) -> Result<(), String> {
+        match event {
+            // The broker blocks connections that publish.
+            Event::ConnectionBlocked(why) => {
+                info!(why, "RabbitMQ takes no items for now");
+                self.is_blocked.store(true, Relaxed);
+            }
+            Event::ConnectionUnblocked => self.is_blocked.store(false, Relaxed),
+            // Errors of a single channel come here, too.
+            Event::Error(error) if !connection.status().connected() => {
+                return Err(format!("the connection to RabbitMQ is lost: {error}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn received(
+        &self,
+        shared: &Shared,
+        settle: &mpsc::Sender<(u64, Settlement)>,
+        delivery: Delivery,
+    ) -> Received {
+        self.held.fetch_add(1, Relaxed);
+        self.received.fetch_add(1, Relaxed);
+        shared.metrics.received.inc();
+        let (tag, settle) = (delivery.delivery_tag, settle.clone());
+        let ticket = Ticket::new(move |settlement| {
+            // An error says that the link is lost: the broker has returned the item by itself.
+            let _ = settle.try_send((tag, settlement));
+        });
+        Received { item: delivery.data.into(), ticket }
+    }
+
+    async fn settle(
+        &self,
+        shared: &Shared,
+        channel: &Channel,
+        tag: u64,
+        settlement: Settlement,
+    ) -> Result<(), String> {
+        let sending = async {
+            let sent = match settlement {
+                Settlement::Done => channel.basic_ack(tag, BasicAckOptions::default()).await,
+                Settlement::Returned => channel.basic_reject(tag, BasicRejectOptions { requeue: true }).await,
+                Settlement::Rejected => {
+                    channel.basic_reject(tag, BasicRejectOptions { requeue: false }).await
+                }
+            };
+            sent.map_err(|error| unavailable("RabbitMQ takes no acknowledgement", error))
+        };
+        shared.address.in_time(sending).await.map_err(|error| error.to_string())?;
+        self.held.fetch_sub(1, Relaxed);
+        shared.metrics.settled.get_or_create(&SettledLabel::of(settlement)).inc();
+        Ok(())
+    }
+
+    /// Looks at the connections, and sends a message to the server that deals out the work.
+    async fn tick(&self, shared: &Shared) -> Result<(), String> {
+        for connection in [&self.publishing, &self.consuming] {
+            if !connection.status().connected() {
+                return Err("the connection to RabbitMQ is lost".to_owned());
+            }
+        }
+        let is_dealer = self.is_dealer();
+        shared.metrics.is_dealer.set(is_dealer.into());
+        if !shared.receives || self.is_blocked() {
+            return Ok(());
+        }
+        let sending = async {
+            let (queue, options) = (shared.names.dealer.as_str().into(), BasicPublishOptions::default());
+            let properties = BasicProperties::default();
+            let sent = self.beacon.basic_publish("".into(), queue, options, &[], properties).await;
+            sent.map(drop).map_err(|error| unavailable("RabbitMQ takes no messages", error))
+        };
+        shared.address.in_time(sending).await.map_err(|error| error.to_string())
+    }
+
+    /// Takes note of a message that only the server receives that deals out the work.
+    fn dealt(&self, shared: &Shared) {
+        let before = self.dealer_until.lock().replace(Instant::now() + DEALER_FOR);
+        if before.is_none_or(|until| until <= Instant::now()) {
+            info!("this server deals out the work of the queue");
+            shared.metrics.is_dealer.set(1);
+        }
+    }
+
+    /// Whether this server deals out the work.
+    pub(super) fn is_dealer(&self) -> bool {
+        self.dealer_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Looks whether the queue is there, and delivers what it has. `probed` is how many items had been received the last time, if some were
+    /// waiting then.
+    async fn probe(&self, shared: &Shared, probed: &mut Option<u64>) -> Result<(), String> {
+        let Names { work, dead, .. } = &shared.names;
+        let looking = async {
+            let channel = self.channel().await?;
+            let ((waiting, consumers), (dead, _)) =
+                (topology::size(&channel, work).await?, topology::size(&channel, dead).await?);
+            let _ = channel.close(CLOSED, "done".into()).await;
+            Ok((waiting, consumers, dead))
+        };
+        let looked = shared.address.in_time(looking).await.map_err(|error| error.to_string());
+        let (waiting, consumers, dead) = looked?;
+        shared.metrics.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        shared.metrics.dead.set(i64::try_from(dead).unwrap_or(i64::MAX));
+        if consumers == 0 && shared.receives {
+            return Err(format!("the queue {work} has no consumer, though this server is one"));
+        }
+        let received = self.received.load(Relaxed);
+        let is_idle = shared.receives && waiting > 0 && self.held.load(Relaxed) == 0;
+        if is_idle && *probed == Some(received) {
+            return Err(format!("{waiting} items wait in the queue {work}, and none is delivered"));
+        }
+        *probed = is_idle.then_some(received);
+        Ok(())
+    }
+
+    /// Ends the connections. The broker returns what is held.
+    pub(super) async fn close(&self, shared: &Shared) {
+        close(shared, &[&self.publishing, &self.consuming]).await;
+    }
+}
+
+/// The next item, as the consumer has it.
+async fn next(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Delivery>> {
+    match consumer {
+        Some(consumer) => consumer.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the queue is closed.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|is_closing| *is_closing).await; // an error says that nobody has the queue any more
+}
+
+/// Waits until the link is lost; returns why.
+async fn loss(lost: &mut watch::Receiver<Option<String>>) -> String {
+    lost.wait_for(Option::is_some).await.ok().and_then(|why| why.clone()).unwrap_or_default()
+}
+
+async fn close(shared: &Shared, connections: &[&Connection]) {
+    for connection in connections {
+        let closing = async {
+            let _ = connection.close(CLOSED, "done".into()).await;
+            Ok(())
+        };
+        // A connection that does not answer ends when it is dropped, or by the missing heartbeat.
+        let _ = shared.address.in_time(closing).await;
+    }
+}
+
+/// The queue of a server, with the task that supervises its link.
+pub(super) async fn supervise(shared: Arc<Shared>) {
+    let mut backoff = crate::backoff::Backoff::new();
+    let mut closing = shared.closing.subscribe();
+    for term in 1.. {
+        match Link::open(&shared, term).await {
+            Ok((link, inlet)) => {
+                let link = Arc::new(link);
+                shared.metrics.connects.inc();
+                shared.metrics.work_up.set(1);
+                shared.set_link(Ok(link.clone()));
+                let why = link.serve(&shared, inlet).await;
+                shared.metrics.work_up.set(0);
+                shared.metrics.is_dealer.set(0);
+                shared.set_link(Err(why));
+                link.close(&shared).await;
+                backoff.reset();
+            }
+            Err(error) => {
+                shared.metrics.work_up.set(0);
+                shared.set_link(Err(error.to_string()));
+            }
+        }
+        tokio::select! {
+            () = closed(&mut closing) => return,
+            () = tokio::time::sleep(backoff.next()) => {}
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A RabbitMQ that loses its data, goes away, hangs and comes back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::time::Duration;
+
+use common::{Engine, TestQueue, channel, finish, items, next, run, soon, trial, until, wipe};
+use libtest_mimic::Arguments;
+use restante_core::{AccountId, ErrorKind, Identity, Revision, nonzero};
+use restante_fault_proxy::{Direction, Proxy};
+use restante_queue::{Announcement, Config, Dealer, Missed, open_announcements, open_work};
+
+macro_rules! trials {
+    ($($engine:expr => $name:ident),* $(,)?) => {
+        vec![$(trial($engine, stringify!($name), || run($engine, |subject| async move { $name(&subject).await }))),*]
+    };
+}
+
+fn main() {
+    use Engine::{Rabbitmq, Redis};
+    let trials = trials![
+        Rabbitmq => a_wiped_queue_is_made_anew,
+        Rabbitmq => a_lost_connection_is_made_anew,
+        Rabbitmq => a_broker_that_is_away_is_no_error_at_the_start,
+        Rabbitmq => a_broker_that_hangs_is_given_up,
+        Rabbitmq => an_unreadable_message_goes_to_the_dead_items_at_once,
+        Rabbitmq => a_queue_of_another_kind_is_reported,
+        Rabbitmq => announcements_of_rabbitmq_come_back,
+        Redis => announcements_of_redis_come_back,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// A proxy before the engine, and the configuration of a server behind it.
+async fn behind_proxy(subject: &TestQueue) -> (Proxy, Config) {
+    let url = subject.engine.url().unwrap();
+    let (front, host) = url.rsplit_once('@').unwrap_or_else(|| url.split_once("//").unwrap());
+    let (host, path) = host.split_once('/').unwrap_or((host, ""));
+    let proxy = Proxy::new(host.to_owned()).await.unwrap();
+    let separator = if url.contains('@') { "@" } else { "//" };
+    let mut config = subject.config();
+    config.url = format!("{front}{separator}{}/{path}", proxy.address()).parse().unwrap();
+    config.shared.timeout_ms = nonzero!(3_000);
+    (proxy, config)
+}
+
+async fn a_wiped_queue_is_made_anew(subject: &TestQueue) {
+    let server = &subject.work(1).await[0];
+    until("it deals", async || matches!(server.work.dealer(), Dealer::ThisServer(_))).await;
+    let before = server.work.dealer();
+    let held = {
+        server.work.publish(&items(0..100)).await.unwrap();
+        next(server).await
+    };
+    let names = ["work", "work-dead", "dealer"].map(|name| format!("{}-{name}", subject.prefix));
+    wipe(&subject.engine.url().unwrap(), &names).await;
+    // Whoever deals out work sees by the number that what was published may be lost.
+    until("it deals anew", async || {
+        matches!(server.work.dealer(), Dealer::ThisServer(_)) && server.work.dealer() != before
+    })
+    .await;
+    held.ticket.done();
+    server.work.publish(&items(200..300)).await.unwrap();
+    assert_eq!(finish(server, 100).await, items(200..300).into_iter().collect());
+    server.upkeep.close().await;
+}
+
+async fn a_lost_connection_is_made_anew(subject: &TestQueue) {
+    let (proxy, config) = behind_proxy(subject).await;
+    let server = open_work(config).await.unwrap();
+    server.work.publish(&items(0..20)).await.unwrap();
+    let held = next(&server).await;
+    proxy.refuse().await;
+    proxy.cut();
+    until("it is reported", async || server.upkeep.health().is_err()).await;
+    assert_eq!(server.work.dealer(), Dealer::Unknown);
+    assert_eq!(server.work.publish(&items(0..1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    proxy.accept().await.unwrap();
+    until("it is back", async || server.upkeep.health().is_ok()).await;
+    held.ticket.done(); // too late: the broker has returned the item
+    assert_eq!(finish(&server, 20).await, items(0..20).into_iter().collect());
+    server.upkeep.close().await;
+}
+
+async fn a_broker_that_is_away_is_no_error_at_the_start(subject: &TestQueue) {
+    let (proxy, config) = behind_proxy(subject).await;
+    proxy.refuse().await;
+    let server = open_work(config).await.unwrap();
+    assert_eq!(server.upkeep.health().unwrap_err().kind(), ErrorKind::Unavailable);
+    proxy.accept().await.unwrap();
+    until("it is there", async || server.upkeep.health().is_ok()).await;
+    server.work.publish(&items(0..1)).await.unwrap();
+    finish(&server, 1).await;
+    server.upkeep.close().await;
+}
+
+async fn a_broker_that_hangs_is_given_up(subject: &TestQueue) {
+    let (proxy, config) = behind_proxy(subject).await;
+    let server = open_work(config).await.unwrap();
+    server.work.publish(&items(0..5)).await.unwrap();
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        proxy.silence(direction);
+        let error = soon("an error", server.work.publish(&items(5..6))).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        until("it is reported", async || server.upkeep.health().is_err()).await;
+        proxy.heal();
+        until("it is back", async || server.upkeep.health().is_ok()).await;
+    }
+    server.work.publish(&items(6..7)).await.unwrap();
+    // What was published while it was silent may have been added, too.
+    let mut seen = finish(&server, 6).await;
+    if !seen.contains(&items(6..7)[0]) {
+        seen.extend(finish(&server, 1).await);
+    }
+    assert!(items(0..5).iter().all(|item| seen.contains(item)), "{seen:?}");
+    server.upkeep.close().await;
+}
+
+/// A message of another program, longer than any item.
+async fn an_unreadable_message_goes_to_the_dead_items_at_once(subject: &TestQueue) {
+    let server = &subject.work(1).await[0];
+    let (_connection, channel) = channel(&subject.engine.url().unwrap()).await;
+    let queue = format!("{}-work", subject.prefix);
+    let publishing = channel.basic_publish(
+        "".into(),
+        queue.as_str().into(),
+        Default::default(),
+        &[0xff; 5_000],
+        Default::default(),
+    );
+    publishing.await.unwrap().await.unwrap();
+    server.work.publish(&items(0..1)).await.unwrap();
+    assert_eq!(next(server).await.item, items(0..1)[0]);
+    until("it is dead", async || server.upkeep.stats().await.unwrap().dead == 1).await;
+    server.upkeep.close().await;
+}
+
+async fn a_queue_of_another_kind_is_reported(subject: &TestQueue) {
+    let (_connection, channel) = channel(&subject.engine.url().unwrap()).await;
+    let queue = format!("{}-work", subject.prefix);
+    channel.queue_declare(queue.into(), Default::default(), Default::default()).await.unwrap();
+    let server = open_work(subject.config()).await.unwrap();
+    let error = server.upkeep.health().unwrap_err().to_string();
+    assert!(error.contains("can't declare the queue"), "{error}");
+    server.upkeep.close().await;
+}
+
+fn announcement(number: u64) -> Announcement {
+    Announcement {
+        store: Identity([1; 16]),
+        account: AccountId(7),
+        revision: Revision(number),
+        position: number,
+    }
+}
+
+async fn announcements_of_rabbitmq_come_back(subject: &TestQueue) {
+    announcements_come_back(subject).await;
+}
+
+async fn announcements_of_redis_come_back(subject: &TestQueue) {
+    announcements_come_back(subject).await;
+}
+
+async fn announcements_come_back(subject: &TestQueue) {
+    let (proxy, config) = behind_proxy(subject).await;
+    let (behind, beside) =
+        (open_announcements(config).await.unwrap(), open_announcements(subject.config()).await.unwrap());
+    let mut listener = behind.announcements.listen();
+    beside.announcements.announce(announcement(1));
+    assert_eq!(soon("an announcement", listener.next()).await, Some(Ok(announcement(1))));
+    proxy.refuse().await;
+    proxy.cut();
+    assert_eq!(soon("the gap", listener.next()).await, Some(Err(Missed)));
+    until("it is reported", async || (behind.problem)().is_some()).await;
+    proxy.accept().await.unwrap();
+    until("it is back", async || (behind.problem)().is_none()).await;
+    beside.announcements.announce(announcement(2));
+    assert_eq!(soon("an announcement", listener.next()).await, Some(Ok(announcement(2))));
+    // A connection on which nothing comes any more is found by the messages that this server sends itself.
+    proxy.silence(Direction::ToClient);
+    assert_eq!(soon("the gap", listener.next()).await, Some(Err(Missed)));
+    proxy.heal();
+    until("it is back again", async || (behind.problem)().is_none()).await;
+    tokio::time::sleep(Duration::ZERO).await;
+}
