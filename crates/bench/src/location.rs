@@ -59,7 +59,7 @@ impl Location {
                 let file = std::path::absolute(file)?;
                 (EngineUrl::Sqlite(file.clone()), folder_of(&file))
             }
-            EngineUrl::Postgres(_) | EngineUrl::Memory => (url.clone(), parent.to_owned()),
+            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => (url.clone(), parent.to_owned()),
         };
         Ok(Self { url, folder, fresh: None })
     }
@@ -89,7 +89,7 @@ impl Location {
         let bytes_per_message = match &self.url {
             EngineUrl::Log(_) => 840, // about 720 of body, 85 of header and index, and a margin
             EngineUrl::Sqlite(_) => 1_400, // half-full pages, two more indexes, and the write-ahead log
-            EngineUrl::Postgres(_) | EngineUrl::Memory => return Ok(()),
+            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => return Ok(()),
         };
         if self.fresh.is_none() {
             return Ok(());
