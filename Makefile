@@ -9,7 +9,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-cluster test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,14 +21,22 @@ dist: toolchain ## Build the optimised binary that servers run (takes longer tha
 	cargo build --release --locked --package restante
 	@echo "$(TARGET_DIR)/release/restante"
 
-test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a Redis that are started for them, with foreign clients, and in a browser
-	$(TEST_FILES) dev/services/with postgres redis -- cargo test --workspace --locked --no-fail-fast
+test: toolchain ## Run all tests, on the embedded engines, on one server of each other engine that is started for them, with foreign clients, and in a browser
+	dev/services/up --install-only $(TEST_SERVICES)
+	cargo test --workspace --locked --no-run
+	$(TEST_FILES) $(TEST_HEAPS) dev/services/with $(TEST_SERVICES) -- cargo test --workspace --locked --no-fail-fast
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
 	@$(LOOM_SUM) | cmp -s - $(LOOM_PASSED) && echo "loom: these sources passed before; make loom runs them again" || $(MAKE) --no-print-directory loom
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	$(TEST_FILES) cargo test --workspace --locked
+
+test-cluster: toolchain ## Run the tests of faults and of several servers at length, on three Cassandra nodes too: most of an hour (MINUTES=1 CUTS=40 for less)
+	dev/services/up --install-only $(CLUSTER_SERVICES)
+	cargo test $(CLUSTER_TESTS) --locked --no-run
+	$(TEST_FILES) RESTANTE_FAULT_CUTS=$(or $(CUTS),400) RESTANTE_FAULT_SECONDS=$(CLUSTER_SECONDS) RESTANTE_SEVERAL_SECONDS=$(CLUSTER_SECONDS) \
+	dev/services/with $(CLUSTER_SERVICES) -- cargo test $(CLUSTER_TESTS) --locked --no-fail-fast -- --nocapture
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
@@ -92,6 +100,14 @@ install: toolchain ## Install the optimised binary into cargo's bin folder
 MEMORY_FREE_KB := $(shell df --output=avail /dev/shm 2>/dev/null | tail -1)
 TEST_FILES := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ "$(or $(MEMORY_FREE_KB),0)" -gt 4000000 ] && echo TMPDIR=/dev/shm))
 
+# One server of each engine. The Java servers need less memory for tests than for benches.
+TEST_SERVICES := postgres redis s3 opensearch cassandra
+TEST_HEAPS := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m
+
+CLUSTER_SERVICES := postgres redis cassandra3
+CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several
+CLUSTER_SECONDS := $(shell echo $$(($(or $(MINUTES),10) * 60)))
+
 # Loom takes minutes, and its result depends on these files and the compiler alone: sources that passed before are not tried again.
 LOOM_SOURCES := $(wildcard tests/loom/Cargo.* tests/loom/src/*.rs) crates/sessions/src/memory/cell.rs crates/sessions/src/memory/table.rs
 LOOM_SUM := { rustc --version; cat $(LOOM_SOURCES); } | sha256sum
@@ -106,7 +122,7 @@ lints: toolchain
 
 # shellcheck is no condition: without it the scripts are checked by running them.
 scripts:
-	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with *.sh \
+	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with node *.sh \
 	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run ../../tests/mutants/run; \
 	else echo "shellcheck is not here: no script was checked with it"; fi
 

@@ -1,13 +1,14 @@
 # What up, down and with share. Not run by itself.
 #
 # Each service-NAME.sh says how one server is installed, started, asked whether it answers, and stopped, in functions
-# NAME_install, NAME_start, NAME_ready, NAME_stop and NAME_env. They find their first port in PORT.
+# NAME_install, NAME_start, NAME_ready, NAME_stop and NAME_env. They find their first port in PORT. A service of several
+# nodes has NAME_live and NAME_node too; what is below recorded of NAME is recorded of each NAME/NODE.
 # shellcheck shell=bash
 
 set -euo pipefail
 
 ALL_SERVICES=(postgres redis rabbitmq s3 cassandra opensearch)
-EXTRA_SERVICES=(minio)                     # not in 'all': a long build
+EXTRA_SERVICES=(cassandra3 minio)          # not in 'all': three nodes, and a long build
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${XDG_CACHE_HOME:-${HOME:?}/.cache}/restante-services
@@ -21,8 +22,8 @@ DATA=$RESTANTE_SERVICES_HOME/data          # one folder a service; --fresh and -
 RUN=$RESTANTE_SERVICES_HOME/run            # pid, port, log and generated configuration of each service
 
 # Of each service: its usual first port, and how many it takes from there on.
-declare -A PORT_DEFAULT=([postgres]=15432 [redis]=16379 [rabbitmq]=15671 [s3]=19000 [minio]=19010 [cassandra]=19042 [opensearch]=19200)
-declare -A PORT_COUNT=([postgres]=1 [redis]=2 [rabbitmq]=4 [s3]=1 [minio]=1 [cassandra]=4 [opensearch]=2)
+declare -A PORT_DEFAULT=([postgres]=15432 [redis]=16379 [rabbitmq]=15671 [s3]=19000 [minio]=19010 [cassandra]=19042 [cassandra3]=19142 [opensearch]=19200)
+declare -A PORT_COUNT=([postgres]=1 [redis]=2 [rabbitmq]=4 [s3]=1 [minio]=1 [cassandra]=4 [cassandra3]=6 [opensearch]=2)
 PORT=
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -86,6 +87,11 @@ recorded_pid() {
 
 live_pid() { recorded_pid "$RUN/$1/pid"; }
 
+# service_live NAME : its pids, if all of it runs.
+service_live() {
+  if declare -F "${1}_live" >/dev/null; then "${1}_live"; else live_pid "$1"; fi
+}
+
 # spawn NAME COMMAND... : runs it in a session of its own, so that Ctrl-C reaches it only through down. A signal that
 # comes before its pid is on record is heard afterwards.
 spawn() {
@@ -101,8 +107,12 @@ spawn() {
 }
 
 show_log_and_die() {
-  say "$1: last lines of $RUN/$1/log:"
-  tail -n 25 "$RUN/$1/log" >&2 || true
+  local log
+  for log in "$RUN/$1/log" "$RUN/$1"/*/log; do
+    [ -s "$log" ] || continue
+    say "$1: last lines of $log:"
+    tail -n 25 "$log" >&2 || true
+  done
   die "$1: $2"
 }
 
@@ -111,6 +121,7 @@ stop_pid() {
   local name=$1 sig=$2 limit=$3 pid
   pid=$(live_pid "$name") || return 0
   kill "-$sig" "$pid" 2>/dev/null || true
+  kill -CONT "$pid" 2>/dev/null || true # a test may have left it stopped
   local end=$((SECONDS + limit))
   while live_pid "$name" >/dev/null; do
     if [ "$SECONDS" -ge "$end" ]; then
@@ -123,16 +134,17 @@ stop_pid() {
   done
 }
 
-# wait_ready NAME
+# wait_ready NAME [CHECK...] : until the check, or else NAME_ready, succeeds.
 wait_ready() {
-  local name=$1 end=$((SECONDS + RESTANTE_SERVICES_TIMEOUT))
-  until "${name}_ready" >/dev/null 2>&1; do
-    live_pid "$name" >/dev/null || show_log_and_die "$name" "it ended while starting"
+  local name=$1 end=$((SECONDS + RESTANTE_SERVICES_TIMEOUT)); shift
+  [ $# -gt 0 ] || set -- "${name}_ready"
+  until "$@" >/dev/null 2>&1; do
+    service_live "$name" >/dev/null || show_log_and_die "$name" "it ended while starting"
     [ "$SECONDS" -lt "$end" ] || show_log_and_die "$name" "no answer within $RESTANTE_SERVICES_TIMEOUT s"
     sleep 0.2
   done
   # What answered may be another server, to which ours has lost its port.
-  live_pid "$name" >/dev/null || show_log_and_die "$name" "it ended while starting"
+  service_live "$name" >/dev/null || show_log_and_die "$name" "it ended while starting"
 }
 
 # PostgreSQL and OpenSearch refuse to run as root. For root, a user namespace shows them the uid of nobody while every
@@ -167,7 +179,7 @@ make_certificates() {
   for name in ca other-ca; do
     "${new[@]}" -subj "/CN=restante test $name" -keyout "$d/$name.key" -out "$d/$name.pem" 2>>"$d/log"
   done
-  local signed=("${new[@]}" -CA "$d/ca.pem" -CAkey "$d/ca.key" -addext basicConstraints=critical,CA:FALSE)
+  local signed=("${new[@]}" -CA "$d/ca.pem" -CAkey "$d/ca.key" -addext 'basicConstraints=critical,CA:FALSE')
   "${signed[@]}" -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout "$d/server.key" -out "$d/server.pem" 2>>"$d/log"
   "${signed[@]}" -subj /CN=restante_certificate -keyout "$d/client.key" -out "$d/client.pem" 2>>"$d/log"
   chmod 600 "$d"/*.key
@@ -179,12 +191,13 @@ make_certificates() {
 PORT_AUTO_FROM=20000
 PORT_AUTO_UNTIL=32000
 
-port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# port_open ADDRESS PORT
+port_open() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
-# ports_free FIRST COUNT
+# ports_free FIRST COUNT [ADDRESS]
 ports_free() {
   local port
-  for ((port = $1; port < $1 + $2; port++)); do ! port_open "$port" || return 1; done
+  for ((port = $1; port < $1 + $2; port++)); do ! port_open "${3:-127.0.0.1}" "$port" || return 1; done
 }
 
 # The port that a service runs on, or ran on last: down forgets it with --purge.
@@ -216,12 +229,13 @@ free_port() {
   die "no $1 free ports on 127.0.0.1 from $PORT_AUTO_FROM to $PORT_AUTO_UNTIL"
 }
 
-# need_free_ports NAME FIRST COUNT : waits for them a little, since a server stopped a moment ago may still hold its port.
+# need_free_ports NAME FIRST COUNT [ADDRESS] : waits for them a little, since a server stopped a moment ago may still hold
+# its port.
 need_free_ports() {
-  local end=$((SECONDS + 10))
-  until ports_free "$2" "$3"; do
+  local end=$((SECONDS + 10)) address=${4:-127.0.0.1}
+  until ports_free "$2" "$3" "$address"; do
     [ "$SECONDS" -lt "$end" ] ||
-      die "$1: another process has port $2 on 127.0.0.1 (or one of the $3 from there): stop it, set RESTANTE_${1^^}_PORT, or use --port-auto"
+      die "$1: another process has port $2 on $address (or one of the $3 from there): stop it, set RESTANTE_${1^^}_PORT, or use --port-auto"
     sleep 0.3
   done
 }
@@ -243,7 +257,7 @@ need_debian() {
   "${apt[@]}" install -y --no-install-recommends "$@" >"$RUN/apt.log" 2>&1 ||
     { "${apt[@]}" update >>"$RUN/apt.log" 2>&1 &&
       "${apt[@]}" install -y --no-install-recommends "$@" >>"$RUN/apt.log" 2>&1; } ||
-    { tail -n 15 "$RUN/apt.log" >&2; die "apt-get could not install $*"; }
+    { tail -n 15 "$RUN/apt.log" >&2; die "apt-get could not install $*: if its mirror is away, try again later or set another one in /etc/apt"; }
   $check || die "apt-get installed $*, but what is wanted is still missing ($check)"
 }
 
@@ -267,18 +281,18 @@ assemble() {
   say "assembling $(basename "$dir") with Maven (a few minutes the first time)"
   mvn -B -q -f "$pom" dependency:copy-dependencies -DincludeScope=runtime \
     -DoutputDirectory="$dir.part/lib" >"$RUN/mvn.log" 2>&1 ||
-    { tail -n 15 "$RUN/mvn.log" >&2; die "Maven could not assemble $(basename "$dir")"; }
+    { tail -n 15 "$RUN/mvn.log" >&2; die "Maven could not assemble $(basename "$dir"): if its repository is away, try again later or set a mirror in ~/.m2/settings.xml"; }
   mv "$dir.part" "$dir"
 }
 
 # go_program FILE PACKAGE@VERSION
 go_program() {
   [ ! -x "$1" ] || return 0
-  have go || die "$2 is built with Go, and go is not on PATH"
+  have go || die "$2 is built with Go, and go is not on PATH: install Go 1.21 or later (https://go.dev/dl; Debian 12's own is too old)"
   mkdir -p "$1.part" "$RUN"
   say "building $2 with Go (minutes the first time)"
   GOBIN=$1.part go install "$2" >"$RUN/go.log" 2>&1 ||
-    { tail -n 15 "$RUN/go.log" >&2; die "go install $2 failed"; }
+    { tail -n 15 "$RUN/go.log" >&2; die "go install $2 failed: if the module proxy is away, try again later or name another one in GOPROXY"; }
   mv "$1.part/$(basename "$1")" "$1"
   rmdir "$1.part"
 }

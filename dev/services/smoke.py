@@ -123,6 +123,29 @@ def cassandra():
     return version, "LWT ok"
 
 
+def cassandra3():
+    from cassandra import ConsistencyLevel
+    from cassandra.cluster import Cluster, ExecutionProfile, EXEC_PROFILE_DEFAULT
+    hosts, port = [], 0
+    for contact in env["RESTANTE_CASSANDRA3_URL"].removeprefix("cassandra://").split(","):
+        host, port = contact.split(":")
+        hosts.append(host)
+    profile = ExecutionProfile(consistency_level=ConsistencyLevel.ALL, serial_consistency_level=ConsistencyLevel.SERIAL, request_timeout=60)
+    cluster = Cluster(hosts, port=int(port), connect_timeout=30, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
+    s = cluster.connect()
+    assert len(list(s.execute("select peer from system.peers"))) == 2
+    s.execute("create keyspace if not exists smoke with replication = {'class': 'SimpleStrategy', 'replication_factor': 3}")
+    s.execute("create table if not exists smoke.r (id text primary key, rev bigint)")
+    s.execute("truncate smoke.r")
+    made = s.execute("insert into smoke.r (id, rev) values ('r', 1) if not exists").one().applied
+    moved = s.execute("update smoke.r set rev = 2 where id = 'r' if rev = 1").one().applied
+    stale = s.execute("update smoke.r set rev = 3 where id = 'r' if rev = 1").one().applied
+    everywhere = s.execute("select rev from smoke.r where id = 'r'").one()[0]  # consistency ALL: each node has answered
+    cluster.shutdown()
+    assert (made, moved, stale, everywhere) == (True, True, False, 2), (made, moved, stale, everywhere)
+    return hosts, "LWT on three nodes ok"
+
+
 def opensearch():
     from opensearchpy import OpenSearch
     from opensearchpy.helpers import bulk

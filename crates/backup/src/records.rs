@@ -27,7 +27,9 @@ impl Store {
             restante_records::EngineUrl::Lmdb(folder) => {
                 vec![(Part::Records, Location::Folder(folder.clone()))]
             }
-            restante_records::EngineUrl::Postgres(_) | restante_records::EngineUrl::Memory => Vec::new(),
+            restante_records::EngineUrl::Postgres(_)
+            | restante_records::EngineUrl::Cassandra(_)
+            | restante_records::EngineUrl::Memory => Vec::new(),
         };
         let source = upkeep.map(|upkeep| Box::new(Records(upkeep)) as Box<dyn Source>);
         Self::new(Role::Records, (url.engine(), url.to_string()), locations, source)
@@ -37,7 +39,7 @@ impl Store {
     pub fn blobs(url: &restante_blobs::EngineUrl, upkeep: Option<Arc<dyn restante_blobs::Upkeep>>) -> Self {
         let folder = match url {
             restante_blobs::EngineUrl::Files(folder) => Some(folder.clone()),
-            restante_blobs::EngineUrl::Memory => None,
+            restante_blobs::EngineUrl::S3(_) | restante_blobs::EngineUrl::Memory => None,
         };
         let locations = folder.iter().map(|folder| (Part::Blobs, Location::Folder(folder.clone()))).collect();
         let source = upkeep.map(|upkeep| Box::new(Blobs { upkeep, folder }) as Box<dyn Source>);

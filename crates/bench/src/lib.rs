@@ -46,7 +46,7 @@ pub use directory::DirectoryArgs;
 pub use engines::EnginesArgs;
 pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
-pub use jmap::JmapArgs;
+pub use jmap::{JmapArgs, Part as JmapPart};
 pub use machine::Machine;
 pub use mail_in::MailInArgs;
 pub use mail_out::MailOutArgs;

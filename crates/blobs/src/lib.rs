@@ -6,6 +6,7 @@
 //!
 //! A blob's id is the SHA-256 of its bytes.
 
+mod copy;
 mod error;
 mod files;
 mod hash;
@@ -14,6 +15,10 @@ mod memory;
 mod metrics;
 mod observe;
 mod open;
+#[cfg(feature = "s3")]
+mod s3;
+mod s3_metrics;
+mod s3_url;
 mod source;
 mod sweep;
 mod upkeep;
@@ -23,8 +28,10 @@ use std::ops::Range;
 use async_trait::async_trait;
 pub use restante_core::{BlobId, Error};
 
+pub use copy::{Copied, copy};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, FilesConfig, Opened, check_pages, open};
+pub use open::{Config, EngineUrl, FilesConfig, Opened, S3Config, check_pages, open};
+pub use s3_url::{S3Encryption, S3Keys, S3Url};
 pub use source::{CHUNK_BYTES_MAX, Source};
 pub use sweep::{References, Swept, sweep};
 pub use upkeep::{Finding, LIST_BLOBS_MAX, Listed, Report, Stats, Upkeep};

@@ -9,6 +9,8 @@ use prometheus_client::{
 };
 use restante_core::ErrorKind;
 
+use crate::s3_metrics::S3Metrics;
+
 /// Metrics of a blob store. Clones share their counters.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -26,6 +28,8 @@ pub struct Metrics {
     pub(crate) rewritten_bytes: Counter,
     /// Metrics of the index.
     pub(crate) index: restante_lmdb::Metrics,
+    /// Metrics of the engine `s3`.
+    pub(crate) s3: S3Metrics,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,6 +75,7 @@ impl Default for Metrics {
             sync_seconds: seconds(),
             rewritten_bytes: Counter::default(),
             index: restante_lmdb::Metrics::default(),
+            s3: S3Metrics::default(),
         }
     }
 }
@@ -98,6 +103,7 @@ impl Metrics {
         let help = "Bytes that were moved out of packs of which less than half was in use";
         registry.register("rewritten_bytes", help, rewritten_bytes.clone());
         self.index.register(registry);
+        self.s3.register(registry);
     }
 
     /// Creates every label: a family without labels is not exported, and a rate needs its zero.
@@ -131,6 +137,8 @@ mod tests {
             "restante_blobs_removed_blobs_total 0",
             "restante_blobs_slow_uploads_total 0",
             "restante_blobs_put_seconds_count 0",
+            "restante_blobs_s3_requests_total{method=\"put\",result=\"no_answer\"} 0",
+            "restante_blobs_s3_cache_reads_total{result=\"hit\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

@@ -3,7 +3,10 @@ use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 use restante_core::{Clock, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
-use crate::{Blobs, Error, Metrics, Upkeep, error::of_index, files, memory, observe::Observed};
+use crate::{
+    Blobs, Error, Metrics, S3Encryption, S3Keys, S3Url, Upkeep, error::of_index, files, memory,
+    observe::Observed,
+};
 
 /// Checks the pages of an index of the engine `files` from another machine: LMDB maps it, and a damaged page number can crash
 /// the process. The contents of the index are checked by [`Upkeep::check`].
@@ -14,13 +17,15 @@ pub fn check_pages(index: &File) -> Result<(), Error> {
     restante_lmdb::check_pages(index).map_err(of_index)
 }
 
-/// Which engine, and where: `memory:` or `files:<folder>`.
+/// Which engine, and where: `memory:`, `files:<folder>` or `s3://<bucket>/<prefix>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
     /// In memory, without durability.
     Memory,
     /// Files in a folder.
     Files(PathBuf),
+    /// Objects in an S3 storage. Several processes may have the same blobs open.
+    S3(S3Url),
 }
 
 impl EngineUrl {
@@ -29,6 +34,7 @@ impl EngineUrl {
         match self {
             Self::Memory => "memory",
             Self::Files(_) => "files",
+            Self::S3(_) => "s3",
         }
     }
 }
@@ -40,8 +46,9 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("files", folder)) if !folder.is_empty() => Ok(Self::Files(folder.into())),
+            Some(("s3", _)) => text.parse().map(Self::S3),
             _ => Err(Error::invalid(format!(
-                "blobs URL '{text}' is not understood: use memory: or files:<folder>"
+                "blobs URL '{text}' is not understood: use memory:, files:<folder> or s3://<bucket>/<prefix>"
             ))),
         }
     }
@@ -52,6 +59,7 @@ impl fmt::Display for EngineUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Files(folder) => write!(f, "files:{}", folder.display()),
+            Self::S3(url) => fmt::Display::fmt(url, f),
         }
     }
 }
@@ -65,6 +73,12 @@ pub struct Config {
     pub blob_bytes_max: NonZero<u64>,
     /// Settings of the `files` engine.
     pub files: FilesConfig,
+    /// Settings of the `s3` engine.
+    pub s3: S3Config,
+    /// What the `s3` engine signs its requests with.
+    pub s3_keys: Option<S3Keys>,
+    /// Where the `s3` engine has its cache and long uploads; without one, a folder in that of the system for temporary files.
+    pub s3_folder: Option<PathBuf>,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
     /// The metrics to count in.
@@ -78,6 +92,9 @@ impl Config {
             url,
             blob_bytes_max: nonzero!(1 << 30),
             files: FilesConfig::default(),
+            s3: S3Config::default(),
+            s3_keys: None,
+            s3_folder: None,
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
         }
@@ -100,6 +117,48 @@ impl Default for FilesConfig {
     }
 }
 
+/// Settings of the `s3` engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct S3Config {
+    /// `http(s)://<host>:<port>` of the storage; empty is AWS.
+    pub endpoint: String,
+    /// The region.
+    pub region: String,
+    /// A PEM file with the authorities that may have signed the certificate of the storage; empty for those of the system.
+    pub ca_file: PathBuf,
+    /// What objects are encrypted with in the storage.
+    pub encryption: S3Encryption,
+    /// How long connecting may take.
+    pub connect_timeout_ms: NonZero<u64>,
+    /// How long the storage may take until its answer begins, after a request was sent.
+    pub answer_timeout_ms: NonZero<u64>,
+    /// How long after a request began it may be tried again.
+    pub retry_ms: u64,
+    /// Requests that wait for an answer at the same time; further ones wait before they are sent.
+    pub requests_max: NonZero<usize>,
+    /// The shortest time between two manifests of this server: puts and touches wait for the next one.
+    pub manifest_interval_ms: u64,
+    /// The size of the local cache; 0 is none.
+    pub cache_bytes_max: u64,
+}
+
+impl Default for S3Config {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            region: "us-east-1".to_owned(),
+            ca_file: PathBuf::new(),
+            encryption: S3Encryption::BucketDefault,
+            connect_timeout_ms: nonzero!(2_000),
+            answer_timeout_ms: nonzero!(5_000),
+            retry_ms: 10_000,
+            requests_max: nonzero!(64),
+            manifest_interval_ms: 100,
+            cache_bytes_max: 1 << 30,
+        }
+    }
+}
+
 /// An opened blob store: two interfaces of one engine.
 ///
 /// Close it by [`Upkeep::close`]. If it is dropped instead, no acknowledged blob is lost, but the engine's threads finish their
@@ -115,12 +174,19 @@ pub struct Opened {
 /// Opens the blob store of `config`, and creates it if it does not exist.
 ///
 /// # Errors
-/// `Conflict` when another process has it open, `Corrupt` when its format is not understood, those of the disk.
+/// `Conflict` when another process has it open (not with the engine `s3`), `Corrupt` when its format is not understood,
+/// `Invalid` when its settings can't be used, `Unavailable` when a storage is out of reach, those of the disk.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
     let opened = match config.url.clone() {
         EngineUrl::Memory => memory::open(&config),
         EngineUrl::Files(folder) => files::open(&folder, config).await?,
+        #[cfg(feature = "s3")]
+        EngineUrl::S3(url) => Box::pin(crate::s3::open(&url, config)).await?,
+        #[cfg(not(feature = "s3"))]
+        EngineUrl::S3(_) => {
+            return Err(Error::invalid("this build is without the engine s3: build with the feature `s3`"));
+        }
     };
     Ok(Opened { blobs: Arc::new(Observed::new(opened.blobs, metrics)), upkeep: opened.upkeep })
 }

@@ -16,28 +16,53 @@ mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::{Engine, TestStore, run, trial};
-use libtest_mimic::Arguments;
+use common::{Engine, TestStore, run, run_trials, trial};
 
 /// The store that a promise is tested on.
 pub(crate) type Subject = Arc<TestStore>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, whether it needs a durable engine, and the test.
+/// A promise: its name, the engines that it is tested on, and the test.
 pub(crate) struct Promise {
     name: &'static str,
-    needs_disk: bool,
+    of: Of,
     run: Run,
+}
+
+/// Which engines make a promise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Every,
+    /// Those that lose nothing when they are closed.
+    Durable,
+    /// Those whose blobs are in files of their own.
+    Files,
+}
+
+impl Of {
+    fn includes(self, engine: Engine) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Durable => !engine.is_volatile(),
+            Self::Files => engine.has_files(),
+        }
+    }
 }
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
-    (any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?] $(,)?) => {
+    (
+        any: [$($any:ident),* $(,)?],
+        durable: [$($durable:ident),* $(,)?],
+        files: [$($files:ident),* $(,)?] $(,)?
+    ) => {
         pub(crate) fn promises() -> Vec<crate::Promise> {
+            use crate::{Of, Promise};
             vec![
-                $(crate::Promise { name: stringify!($any), needs_disk: false, run: |s| Box::pin($any(s)) },)*
-                $(crate::Promise { name: stringify!($disk), needs_disk: true, run: |s| Box::pin($disk(s)) },)*
+                $(Promise { name: stringify!($any), of: Of::Every, run: |s| Box::pin($any(s)) },)*
+                $(Promise { name: stringify!($durable), of: Of::Durable, run: |s| Box::pin($durable(s)) },)*
+                $(Promise { name: stringify!($files), of: Of::Files, run: |s| Box::pin($files(s)) },)*
             ]
         }
     };
@@ -49,8 +74,8 @@ fn main() {
     for engine in Engine::ALL {
         for promise in blobs::promises().into_iter().chain(upkeep::promises()).chain(sweeping::promises()) {
             let trial = trial(engine, promise.name, move || run(engine, promise.run));
-            trials.push(trial.with_ignored_flag(engine.is_volatile() && promise.needs_disk));
+            trials.push(trial.with_ignored_flag(!promise.of.includes(engine)));
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    run_trials(trials)
 }

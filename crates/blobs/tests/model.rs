@@ -1,4 +1,4 @@
-//! Random operations on the `files` engine, compared with the `memory` model after each.
+//! Random operations on the durable engines, compared with the `memory` model after each.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,8 +10,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use common::{Chunks, Engine, TestStore, at, bytes, list, put, read, trial};
-use libtest_mimic::Arguments;
+use common::{Chunks, Engine, TestStore, at, bytes, list, put, read, run_trials, trial};
 use proptest::{
     prelude::*,
     test_runner::{FileFailurePersistence, TestRunner},
@@ -38,11 +37,12 @@ enum Operation {
     Touch(Vec<usize>),
     Tick,
     Reopen,
-    /// The process ends at once: a copy of the files as they are is opened.
+    /// The process ends at once: a copy of the files as they are is opened, or the storage is opened again.
     Crash,
-    /// The same without the index, which loses the times of later puts.
+    /// The same without the index, which loses the times of later puts. Of engines with files.
     Rebuild,
     Check,
+    /// Of engines with files.
     Backup,
 }
 
@@ -127,6 +127,8 @@ impl Pair {
                 self.engine.upkeep.close().await.unwrap();
                 self.engine = open(self.config.clone()).await.unwrap();
             }
+            Operation::Crash if !self.store.engine.has_files() => self.engine = self.store.open().await,
+            Operation::Rebuild | Operation::Backup if !self.store.engine.has_files() => {}
             Operation::Crash => self.crash(|_| true).await,
             Operation::Rebuild => self.rebuild().await,
             Operation::Check => {
@@ -227,7 +229,9 @@ fn copy_folder(from: &Path, to: &PathBuf, keeps: fn(&str) -> bool) {
 }
 
 fn agrees_with_the_model(engine: Engine) {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24);
+    // Every operation on a storage takes several requests.
+    let default = if engine.has_files() { 24 } else { 8 };
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
     let config = ProptestConfig {
         cases,
         failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
@@ -247,8 +251,8 @@ fn agrees_with_the_model(engine: Engine) {
 }
 
 fn main() {
-    let engines = [Engine::Files, Engine::FilesSmall];
+    let engines = [Engine::Files, Engine::FilesSmall, Engine::S3, Engine::Minio];
     let trials =
         engines.map(|engine| trial(engine, "agrees_with_the_model", move || agrees_with_the_model(engine)));
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+    run_trials(trials.into())
 }

@@ -15,6 +15,7 @@ mod address;
 mod aliases;
 mod changes;
 mod config;
+mod derivation;
 mod domain;
 mod domains;
 mod entry;
@@ -36,7 +37,10 @@ mod store;
 mod tokens;
 mod url_tokens;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    num::NonZero,
+    sync::{Arc, OnceLock},
+};
 
 use restante_core::{Clock, ErrorKind};
 use restante_records::{AccountId, Change, Commit, Opened, Properties, Query};
@@ -64,6 +68,7 @@ pub use sealed::KeyFile;
 pub use store::{Actor, OperationEntry, PAGE_MAX, Page};
 pub use tokens::{NewToken, TokenInfo};
 
+use derivation::DerivationThreads;
 use limits::Failures;
 use remembered::Remembered;
 use schema::{SERVER, SERVER_KEY, SERVER_KEY_BY_NAME, SERVER_KEY_NAME};
@@ -93,6 +98,7 @@ struct Inner {
     waiting: Arc<Semaphore>,
     /// One permit for each processor that may derive keys.
     cores: Arc<Semaphore>,
+    derivation_threads: DerivationThreads,
     account_locks: Vec<Arc<Mutex<()>>>,
     changes: broadcast::Sender<AccountChange>,
     unknown_salts: OnceLock<[u8; 32]>,
@@ -114,11 +120,13 @@ impl Directory {
         metrics: DirectoryMetrics,
     ) -> Result<(Self, Follower), Error> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = NonZero::new(cores / 2).unwrap_or(NonZero::<usize>::MIN);
         let inner = Inner {
             failures: Failures::new(&config),
             remembered: Remembered::new(&config, metrics.remembered.clone())?,
             waiting: Arc::new(Semaphore::new(config.checks_waiting_max.get())),
-            cores: Arc::new(Semaphore::new((cores / 2).max(1))),
+            cores: Arc::new(Semaphore::new(cores.get())),
+            derivation_threads: DerivationThreads::new(cores)?,
             account_locks: (0..ACCOUNT_LOCKS).map(|_| Arc::default()).collect(),
             changes: broadcast::Sender::new(changes::WAITING_MAX),
             unknown_salts: OnceLock::new(),

@@ -147,7 +147,7 @@ impl Directory {
     /// Logs somebody in by an address and a password, as SASL PLAIN and HTTP Basic have it.
     ///
     /// A password that was right is remembered for some minutes. Others are checked one at a time for each account, on half of the
-    /// processors. An unknown name, a disabled account and a wrong password take the same time.
+    /// processors, by threads that leave processor time to other work. An unknown name, a disabled account and a wrong password take the same time.
     ///
     /// # Errors
     /// [`LoginError`]; when the caller goes away meanwhile, the log-in counts as a failed one.
@@ -218,14 +218,13 @@ impl Directory {
         // A password that can't be prepared is nobody's.
         let prepared = prepare(password).unwrap_or_else(|_| "\u{0}".to_owned());
         let started = Instant::now();
-        let derived = tokio::task::spawn_blocking(move || {
+        let derived = self.0.derivation_threads.run(move || {
             let keys = StoredKeys::derive(Mechanism::ScramSha256, &prepared, &salt, rounds);
             drop(core);
             (keys, held)
         });
         // Held until the password is remembered, so that the next holder of the lock finds it.
-        let (derived, _held) =
-            derived.await.map_err(|_| Error::internal("a task that checks passwords ended early"))?;
+        let (derived, _held) = derived.await?;
         self.0.metrics.check_seconds.observe(started.elapsed().as_secs_f64());
         let found = account.as_ref().and_then(|account| {
             let password = account.body.passwords.iter().find(|known| known.sha256.matches(&derived))?;
@@ -388,12 +387,12 @@ impl Directory {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
         let core = self.core().await?;
-        let done = tokio::task::spawn_blocking(move || {
+        let done = self.0.derivation_threads.run(move || {
             let done = work();
             drop(core);
             done
         });
-        done.await.map_err(|_| Error::internal("a task that derives keys ended early"))
+        done.await
     }
 
     async fn core(&self) -> Result<OwnedSemaphorePermit, Error> {

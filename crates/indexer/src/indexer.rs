@@ -27,7 +27,7 @@ use crate::{
 /// The name of the follower, and that of its position with the records.
 pub(crate) const NAME: &str = "indexer";
 
-/// How long commits are gathered before they are indexed. The index has them within a second of that, and the newest emails are matched
+/// How long commits are gathered before they are indexed. The index has them some seconds after that, and the newest emails are matched
 /// directly until then. A busy server would look at the feed for each email otherwise, which costs as much as the email.
 const GATHER: Duration = Duration::from_millis(100);
 

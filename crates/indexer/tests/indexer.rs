@@ -7,16 +7,24 @@
 
 use std::{
     collections::BTreeMap,
+    env,
     fs::{self, OpenOptions},
+    future::Future,
+    io::{Read, Write},
+    net::TcpStream,
     path::PathBuf,
+    pin::Pin,
     sync::Arc,
+    thread,
     time::Duration,
 };
 
 use bytes::Bytes;
+use libtest_mimic::{Arguments, Trial};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use restante_blobs::Blobs;
-use restante_core::{BlobId, ErrorKind, SystemClock};
+use restante_core::{BlobId, ErrorKind, Identity, SystemClock, nonzero};
+use restante_disk::testing::run_or_ignore;
 use restante_indexer::{Indexer, Metrics};
 use restante_mail::{email, kinds, mailbox, message};
 use restante_records::{
@@ -29,8 +37,54 @@ use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 const A: AccountId = AccountId(1_001);
 const B: AccountId = AccountId(1_002);
 
+/// Names the OpenSearch, as `dev/services/with opensearch` sets it.
+const OPENSEARCH_URL: &str = "RESTANTE_OPENSEARCH_URL";
+
+/// Each trial starts threads of its own: more at once than this only wait for each other.
+const TRIALS_AT_ONCE_MAX: usize = 4;
+
+/// The engines of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Engine {
+    Tantivy,
+    Opensearch,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tantivy => "tantivy",
+            Self::Opensearch => "opensearch",
+        }
+    }
+
+    /// Why it isn't to be had here.
+    fn missing(self) -> Option<String> {
+        let is_missing = self == Self::Opensearch && opensearch_url().is_none();
+        is_missing.then(|| format!("{OPENSEARCH_URL} is not set"))
+    }
+}
+
+fn opensearch_url() -> Option<String> {
+    env::var(OPENSEARCH_URL).ok().filter(|url| !url.is_empty())
+}
+
+/// The body of an answer of the OpenSearch.
+fn ask_opensearch(method: &str, path: &str) -> String {
+    let url = opensearch_url().unwrap();
+    let address = url.strip_prefix("http://").unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
 /// Records, blobs, and the emails that exist, by a word that only each of them has.
 struct World {
+    engine: Engine,
+    /// Of the indexes in an OpenSearch.
+    prefix: String,
     folder: tempfile::TempDir,
     records: RecordStore,
     blobs: Arc<dyn Blobs>,
@@ -42,13 +96,24 @@ struct World {
 }
 
 impl World {
-    async fn new() -> Self {
+    async fn new(engine: Engine) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let records = open_records("memory:").await;
         let blobs = restante_blobs::Config::new("memory:".parse().unwrap());
         let blobs = restante_blobs::open(blobs).await.unwrap().blobs;
         let (emails, gone) = (BTreeMap::new(), BTreeMap::new());
-        Self { folder, records, blobs, emails, gone, delivered: 0, metrics: Metrics::default() }
+        let prefix = format!("t-{}", Identity::random());
+        Self {
+            engine,
+            prefix,
+            folder,
+            records,
+            blobs,
+            emails,
+            gone,
+            delivered: 0,
+            metrics: Metrics::default(),
+        }
     }
 
     /// Stores an email with a word of its own.
@@ -91,7 +156,15 @@ impl World {
 
     /// Opens the index, also when the tasks of one that was dropped have not ended yet.
     async fn open_search(&self) -> SearchIndex {
-        let mut config = Config::new(EngineUrl::Tantivy(self.search_folder()));
+        let mut config = Config::new(match self.engine {
+            Engine::Tantivy => EngineUrl::Tantivy(self.search_folder()),
+            Engine::Opensearch => opensearch_url().unwrap().parse().unwrap(),
+        });
+        config.opensearch.prefix.clone_from(&self.prefix);
+        config.opensearch.commit_ms = 15;
+        config.opensearch.commit_documents = nonzero!(20);
+        (config.opensearch.shards, config.opensearch.replicas) = (nonzero!(2), 0);
+        config.opensearch.timeout_ms = nonzero!(30_000); // it shares its processors with the tests
         config.tantivy.commit_ms = 15;
         config.tantivy.memory_bytes = 15_000_000;
         config.tantivy.commit_documents = 20.try_into().unwrap();
@@ -152,6 +225,18 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.engine != Engine::Opensearch {
+            return;
+        }
+        let found = ask_opensearch("GET", &format!("/_cat/indices/{}*?h=index", self.prefix));
+        for index in found.split_whitespace() {
+            ask_opensearch("DELETE", &format!("/{index}"));
+        }
+    }
+}
+
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), restante_records::Error>>,
@@ -190,9 +275,7 @@ async fn find(search: &SearchIndex, account: AccountId, word: &str) -> Vec<u64> 
     query(search, account, Filter::Text(SearchText::parse(word).unwrap())).await.0
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_what_was_imported_is_found_when_the_follower_caught_up() {
-    let mut world = World::new().await;
+async fn eq5_what_was_imported_is_found_when_the_follower_caught_up(mut world: World) {
     for n in 0..150 {
         world.deliver(if n % 3 == 0 { B } else { A }).await;
     }
@@ -212,9 +295,7 @@ async fn eq5_what_was_imported_is_found_when_the_follower_caught_up() {
     assert!(page.hits.iter().all(|hit| hit.received > 1_000), "receivedAt");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_the_memory_engine_is_followed_as_well() {
-    let mut world = World::new().await;
+async fn eq5_the_memory_engine_is_followed_as_well(mut world: World) {
     let search = restante_search::open(Config::new(EngineUrl::Memory)).await.unwrap();
     let running = world.run(&search);
     for _ in 0..20 {
@@ -226,9 +307,7 @@ async fn eq5_the_memory_engine_is_followed_as_well() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn destroyed_emails_are_removed_and_updated_ones_are_not_read_again() {
-    let mut world = World::new().await;
+async fn destroyed_emails_are_removed_and_updated_ones_are_not_read_again(mut world: World) {
     for _ in 0..30 {
         world.deliver(A).await;
     }
@@ -247,9 +326,7 @@ async fn destroyed_emails_are_removed_and_updated_ones_are_not_read_again() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_nothing_is_lost_when_the_process_ends_in_the_middle_of_commits() {
-    let mut world = World::new().await;
+async fn eq5_nothing_is_lost_when_the_process_ends_in_the_middle_of_commits(mut world: World) {
     for round in 0..10_u64 {
         let search = world.open_search().await;
         let running = world.run(&search);
@@ -273,9 +350,7 @@ async fn eq5_nothing_is_lost_when_the_process_ends_in_the_middle_of_commits() {
     assert_eq!(world.metric("restante_indexer_emails_total{outcome=\"unreadable\"} "), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_index_that_is_complete_is_not_written_again() {
-    let mut world = World::new().await;
+async fn an_index_that_is_complete_is_not_written_again(mut world: World) {
     for _ in 0..40 {
         world.deliver(A).await;
     }
@@ -295,8 +370,7 @@ async fn an_index_that_is_complete_is_not_written_again() {
 }
 
 /// An index that was complete, closed, and damaged.
-async fn after(damage: impl Fn(&World)) {
-    let mut world = World::new().await;
+async fn after(mut world: World, damage: impl Fn(&World)) {
     for n in 0..40 {
         let word = world.deliver(if n % 2 == 0 { A } else { B }).await;
         if n % 5 == 0 {
@@ -316,14 +390,12 @@ async fn after(damage: impl Fn(&World)) {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_everything_is_found_after_the_index_was_deleted() {
-    after(|world| fs::remove_dir_all(world.search_folder()).unwrap()).await;
+async fn eq5_everything_is_found_after_the_index_was_deleted(world: World) {
+    after(world, |world| fs::remove_dir_all(world.search_folder()).unwrap()).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_everything_is_found_after_the_index_was_damaged() {
-    after(|world| {
+async fn eq5_everything_is_found_after_the_index_was_damaged(world: World) {
+    after(world, |world| {
         for entry in fs::read_dir(world.search_folder().join("index")).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "idx") {
@@ -336,9 +408,8 @@ async fn eq5_everything_is_found_after_the_index_was_damaged() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_everything_is_found_after_the_index_was_cut() {
-    after(|world| {
+async fn eq5_everything_is_found_after_the_index_was_cut(world: World) {
+    after(world, |world| {
         let meta = world.search_folder().join("index/meta.json");
         let length = fs::metadata(&meta).unwrap().len();
         OpenOptions::new().write(true).open(&meta).unwrap().set_len(length / 2).unwrap();
@@ -346,9 +417,7 @@ async fn eq5_everything_is_found_after_the_index_was_cut() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_everything_is_found_after_the_index_was_deleted_while_it_was_written() {
-    let mut world = World::new().await;
+async fn eq5_everything_is_found_after_the_index_was_deleted_while_it_was_written(mut world: World) {
     let search = world.open_search().await;
     let running = world.run(&search);
     for _ in 0..30 {
@@ -364,9 +433,7 @@ async fn eq5_everything_is_found_after_the_index_was_deleted_while_it_was_writte
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eq5_everything_is_found_again_after_the_index_was_cleared() {
-    let mut world = World::new().await;
+async fn eq5_everything_is_found_again_after_the_index_was_cleared(mut world: World) {
     let search = world.open_search().await;
     let running = world.run(&search);
     for _ in 0..30 {
@@ -380,9 +447,7 @@ async fn eq5_everything_is_found_again_after_the_index_was_cleared() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn emails_that_come_back_by_a_restore_are_found() {
-    let mut world = World::new().await;
+async fn emails_that_come_back_by_a_restore_are_found(mut world: World) {
     let original = world.folder.path().join("records");
     world.records = open_records(&format!("lmdb:{}", original.display())).await;
     for _ in 0..5 {
@@ -409,9 +474,7 @@ async fn emails_that_come_back_by_a_restore_are_found() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_index_of_other_records_is_replaced() {
-    let mut world = World::new().await;
+async fn the_index_of_other_records_is_replaced(mut world: World) {
     world.deliver(A).await;
     world.deliver(B).await;
     let search = world.open_search().await;
@@ -429,9 +492,7 @@ async fn the_index_of_other_records_is_replaced() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_email_without_its_message_does_not_keep_others_from_being_found() {
-    let mut world = World::new().await;
+async fn an_email_without_its_message_does_not_keep_others_from_being_found(mut world: World) {
     world.deliver(A).await;
     let missing = world.commit_email(A, "Subject: lost\r\n\r\nwords\r\n", BlobId([7; 32])).await;
     world.deliver(A).await;
@@ -443,9 +504,7 @@ async fn an_email_without_its_message_does_not_keep_others_from_being_found() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_erased_account_leaves_the_index() {
-    let mut world = World::new().await;
+async fn an_erased_account_leaves_the_index(mut world: World) {
     for _ in 0..10 {
         world.deliver(A).await;
     }
@@ -461,9 +520,7 @@ async fn an_erased_account_leaves_the_index() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_other_kinds_bring_the_revision_forward() {
-    let mut world = World::new().await;
+async fn changes_of_other_kinds_bring_the_revision_forward(mut world: World) {
     world.deliver(A).await;
     let search = world.open_search().await;
     let running = world.run(&search);
@@ -474,4 +531,105 @@ async fn changes_of_other_kinds_bring_the_revision_forward() {
     world.records.records.commit(A, Commit::of([create])).await.unwrap();
     world.check(&search).await;
     running.stop().await;
+}
+
+async fn an_index_is_built_beside_the_other_when_an_operator_asks_for_it(mut world: World) {
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    for n in 0..30 {
+        world.deliver(if n % 3 == 0 { B } else { A }).await;
+    }
+    world.destroy("word2").await;
+    for _ in 0..2 {
+        world.check(&search).await;
+        search.upkeep.rebuild().await.unwrap();
+        world.deliver(A).await;
+    }
+    world.check(&search).await;
+    running.stop().await;
+    assert!(world.metric("restante_indexer_series_total ") >= 3);
+}
+
+/// Documents that OpenSearch has written and removed.
+fn writes(prefix: &str) -> u64 {
+    let stats = ask_opensearch("GET", &format!("/{prefix}/_stats/indexing?filter_path=_all.primaries"));
+    let number = |field: &str| -> u64 {
+        let (_, rest) = stats.split_once(&format!("\"{field}\":")).unwrap();
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    number("index_total") + number("delete_total")
+}
+
+async fn changes_of_keywords_write_nothing_to_the_index(mut world: World) {
+    for _ in 0..10 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    let running = world.run(&search);
+    world.check(&search).await;
+    let before = writes(&world.prefix);
+    assert!(before >= 10);
+    for _ in 0..3 {
+        for number in 1..=10 {
+            world.update(&format!("word{number}")).await;
+        }
+        world.check(&search).await; // which waits until the follower has seen them
+    }
+    assert_eq!(writes(&world.prefix), before);
+    running.stop().await;
+    search.upkeep.close().await.unwrap();
+}
+
+type Run = fn(World) -> Pin<Box<dyn Future<Output = ()>>>;
+
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        [$((stringify!($name), (|world| Box::pin($name(world))) as Run)),*]
+    };
+}
+
+fn trial(engine: Engine, name: &str, run: Run) -> Trial {
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
+        run_or_ignore(engine.name(), engine.missing(), || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async { run(World::new(engine).await).await });
+        })
+    })
+}
+
+fn main() {
+    let of_any = tests![
+        eq5_what_was_imported_is_found_when_the_follower_caught_up,
+        destroyed_emails_are_removed_and_updated_ones_are_not_read_again,
+        eq5_nothing_is_lost_when_the_process_ends_in_the_middle_of_commits,
+        an_index_that_is_complete_is_not_written_again,
+        eq5_everything_is_found_again_after_the_index_was_cleared,
+        emails_that_come_back_by_a_restore_are_found,
+        the_index_of_other_records_is_replaced,
+        an_email_without_its_message_does_not_keep_others_from_being_found,
+        an_erased_account_leaves_the_index,
+        changes_of_other_kinds_bring_the_revision_forward,
+        an_index_is_built_beside_the_other_when_an_operator_asks_for_it,
+    ];
+    let of_tantivy = tests![
+        eq5_the_memory_engine_is_followed_as_well,
+        eq5_everything_is_found_after_the_index_was_deleted,
+        eq5_everything_is_found_after_the_index_was_damaged,
+        eq5_everything_is_found_after_the_index_was_cut,
+        eq5_everything_is_found_after_the_index_was_deleted_while_it_was_written,
+    ];
+    let of_opensearch = tests![changes_of_keywords_write_nothing_to_the_index];
+    let mut trials = Vec::new();
+    for engine in [Engine::Tantivy, Engine::Opensearch] {
+        let own = match engine {
+            Engine::Tantivy => of_tantivy.as_slice(),
+            Engine::Opensearch => of_opensearch.as_slice(),
+        };
+        trials.extend(of_any.iter().chain(own).map(|(name, run)| trial(engine, name, *run)));
+    }
+    let mut arguments = Arguments::from_args();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(cores.min(TRIALS_AT_ONCE_MAX));
+    libtest_mimic::run(&arguments, trials).exit();
 }

@@ -40,12 +40,17 @@
 //! # }
 //! ```
 
+#[cfg(feature = "cassandra")]
+mod cassandra;
+mod cassandra_url;
 mod changes;
 mod commit;
 mod entries;
 mod feed;
 mod indexes;
 mod lmdb;
+#[cfg(any(feature = "postgres", feature = "cassandra"))]
+mod map;
 mod memory;
 mod metrics;
 mod observe;
@@ -57,22 +62,30 @@ mod query;
 mod record;
 mod rows;
 mod schema;
+mod transfer;
 mod upkeep;
 mod validate;
 mod watch;
 
 use async_trait::async_trait;
 
+pub use cassandra_url::CassandraUrl;
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open};
+pub use open::{
+    CassandraConfig, Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open, open_moving,
+};
 pub use postgres_url::PostgresUrl;
-pub use query::{Count, Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
+pub use query::{Count, Cursor, Direction, Page, QUERIES_MAX, QUERY_ROWS_MAX, Query};
 pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};
 pub use restante_core::{AccountId, Error, Kind, RecordId, Revision};
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
+pub use transfer::{
+    AccountHead, Copied, KindHead, Moving, RevisionGap, Row, RowKey, TRANSFER_ACCOUNTS_MAX, TRANSFER_BYTES,
+    TRANSFER_ROWS_MAX, Tombstone, Transfer, TransferState, compare, copy,
+};
 pub use upkeep::{
     Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,
     Upkeep,
@@ -164,6 +177,20 @@ pub trait Records: Send + Sync + 'static {
     /// `Invalid`: an unknown kind or index, too many values, a range on a scattered index, a limit of 0 or above
     /// [`QUERY_ROWS_MAX`], a cursor that is not of this query's kind and index. `Unavailable`.
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error>;
+
+    /// The pages of several queries, in their order: each is what [`Records::query`] answers. They need not be of one moment. It costs
+    /// less than as many calls; engines that gain nothing by it make those.
+    ///
+    /// # Errors
+    /// `Invalid` for more than [`QUERIES_MAX`] queries; as [`Records::query`] when one of them fails.
+    async fn query_each(&self, account: AccountId, queries: &[Query]) -> Result<Vec<Page>, Error> {
+        validate::check_queries(queries)?;
+        let mut pages = Vec::with_capacity(queries.len());
+        for query in queries {
+            pages.push(self.query(account, query).await?);
+        }
+        Ok(pages)
+    }
 
     /// The number of entries that walking by [`Records::query`] from `query` on would give, all counted at one moment.
     /// [`Query::skip`] and [`Query::limit`] don't change it. It reads each entry, so it takes the longer the

@@ -24,6 +24,10 @@ pub struct Metrics {
     /// Of the `postgres` engine, as the next one; with another engine they stay at 0.
     pub(crate) postgres_group_commits: Histogram,
     pub(crate) postgres_settled: Counter,
+    /// Of the `cassandra` engine, as the next two.
+    pub(crate) cassandra_group_commits: Histogram,
+    pub(crate) cassandra_refused: Counter,
+    pub(crate) cassandra_settled: Counter,
 }
 
 /// What a change does to a record.
@@ -96,6 +100,9 @@ impl Default for Metrics {
             lmdb: restante_lmdb::Metrics::default(),
             postgres_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 9)), // 1 to 256
             postgres_settled: Counter::default(),
+            cassandra_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 7)), // 1 to 64
+            cassandra_refused: Counter::default(),
+            cassandra_settled: Counter::default(),
         };
         // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
@@ -119,7 +126,11 @@ impl Metrics {
             "Time from a commit to its durable answer",
             self.commit_seconds.clone(),
         );
-        registry.register("query_seconds", "Time to answer one page of an index", self.query_seconds.clone());
+        registry.register(
+            "query_seconds",
+            "Time to answer one page of an index, or those of several queries at once",
+            self.query_seconds.clone(),
+        );
         registry.register("changes", "Changes that were committed", self.changes.clone());
         registry.register("gets", "Reads of records by their ids", self.gets.clone());
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());
@@ -142,6 +153,21 @@ impl Metrics {
             "postgres_settled",
             "Transactions in PostgreSQL whose outcome had to be looked up because the connection was lost",
             self.postgres_settled.clone(),
+        );
+        registry.register(
+            "cassandra_group_commits",
+            "Commits of an account that one batch in Cassandra makes",
+            self.cassandra_group_commits.clone(),
+        );
+        registry.register(
+            "cassandra_refused",
+            "Conditional batches in Cassandra that were made again because another server was faster",
+            self.cassandra_refused.clone(),
+        );
+        registry.register(
+            "cassandra_settled",
+            "Conditional batches in Cassandra that were tried again because their answer was lost",
+            self.cassandra_settled.clone(),
         );
         self.lmdb.register(registry);
     }
@@ -173,6 +199,9 @@ mod tests {
             "restante_records_lmdb_writes_total 0",
             "restante_records_postgres_group_commits_count 0",
             "restante_records_postgres_settled_total 0",
+            "restante_records_cassandra_group_commits_count 0",
+            "restante_records_cassandra_refused_total 0",
+            "restante_records_cassandra_settled_total 0",
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }

@@ -152,6 +152,14 @@ impl Records for Observed {
         self.noted_read(Operation::Query, result)
     }
 
+    async fn query_each(&self, account: AccountId, queries: &[Query]) -> Result<Vec<Page>, Error> {
+        let span = debug_span!("records_query_each", account = account.0, queries = queries.len());
+        let begun = Instant::now();
+        let result = self.inner.records.query_each(account, queries).instrument(span).await;
+        self.metrics.query_seconds.observe(begun.elapsed().as_secs_f64());
+        self.noted_read(Operation::Query, result)
+    }
+
     async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
         self.noted_read(Operation::Query, self.inner.records.count(account, query).await)
     }

@@ -4,8 +4,8 @@ use restante_core::{Clock, Identity, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Feed, Metrics, PostgresUrl, Records, Schema, Upkeep, lmdb, memory, observe::observe,
-    postgres_url::without_password,
+    CassandraUrl, Error, Feed, Metrics, Moving, PostgresUrl, Records, Schema, Upkeep, lmdb, memory,
+    observe::observe, postgres_url::without_password,
 };
 
 /// Checks the pages of the file of the engine `lmdb`, which comes from elsewhere: LMDB maps it, and a page number that was
@@ -17,7 +17,8 @@ pub fn check_pages(file: &File) -> Result<(), Error> {
     restante_lmdb::check_pages(file)
 }
 
-/// Which engine, and where: `memory:`, `lmdb:<folder>` or `postgres://<user>@<host>/<database>`.
+/// Which engine, and where: `memory:`, `lmdb:<folder>`, `postgres://<user>@<host>/<database>` or
+/// `cassandra://<host>,<host>/<keyspace>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
     /// The reference model, in memory: it keeps nothing.
@@ -26,6 +27,8 @@ pub enum EngineUrl {
     Lmdb(PathBuf),
     /// PostgreSQL. Several processes may have the same records open.
     Postgres(PostgresUrl),
+    /// Cassandra. Several processes may have the same records open.
+    Cassandra(CassandraUrl),
 }
 
 impl EngineUrl {
@@ -35,6 +38,7 @@ impl EngineUrl {
             Self::Memory => "memory",
             Self::Lmdb(_) => "lmdb",
             Self::Postgres(_) => "postgres",
+            Self::Cassandra(_) => "cassandra",
         }
     }
 }
@@ -47,8 +51,10 @@ impl FromStr for EngineUrl {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("lmdb", folder)) if !folder.is_empty() => Ok(Self::Lmdb(folder.into())),
             Some(("postgres" | "postgresql", _)) => text.parse().map(Self::Postgres),
+            Some(("cassandra", _)) => text.parse().map(Self::Cassandra),
             _ => Err(Error::invalid(format!(
-                "records URL '{}' is not understood: use memory:, lmdb:<folder> or postgres://<user>@<host>/<database>",
+                "records URL '{}' is not understood: use memory:, lmdb:<folder>, postgres://<user>@<host>/<database> or \
+                 cassandra://<host>/<keyspace>",
                 without_password(text)
             ))),
         }
@@ -61,6 +67,7 @@ impl fmt::Display for EngineUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Lmdb(folder) => write!(f, "lmdb:{}", folder.display()),
             Self::Postgres(url) => fmt::Display::fmt(url, f),
+            Self::Cassandra(url) => fmt::Display::fmt(url, f),
         }
     }
 }
@@ -76,6 +83,8 @@ pub struct Config {
     pub lmdb: LmdbConfig,
     /// Settings of the `postgres` engine.
     pub postgres: PostgresConfig,
+    /// Settings of the `cassandra` engine.
+    pub cassandra: CassandraConfig,
     /// Open only what is there: nothing is made.
     pub must_exist: bool,
     /// What a store that is made gets for its [`Upkeep::identity`].
@@ -94,6 +103,7 @@ impl Config {
             schema,
             lmdb: LmdbConfig::default(),
             postgres: PostgresConfig::default(),
+            cassandra: CassandraConfig::default(),
             must_exist: false,
             identity: Identity::random(),
             clock: Arc::new(SystemClock),
@@ -146,6 +156,33 @@ impl Default for PostgresConfig {
     }
 }
 
+/// Settings of the `cassandra` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CassandraConfig {
+    /// Connections to each node.
+    pub connections: NonZero<usize>,
+    /// The replicas of a keyspace that is made; no more than there are nodes.
+    pub replication: NonZero<usize>,
+    /// How long connecting may take.
+    pub connect_timeout_ms: NonZero<u64>,
+    /// How long one attempt of a statement may take.
+    pub request_timeout_ms: NonZero<u64>,
+    /// How long a statement or a commit is tried again and again until it is given up.
+    pub patience_ms: NonZero<u64>,
+}
+
+impl Default for CassandraConfig {
+    fn default() -> Self {
+        Self {
+            connections: nonzero!(2),
+            replication: nonzero!(3),
+            connect_timeout_ms: nonzero!(5_000),
+            request_timeout_ms: nonzero!(2_000),
+            patience_ms: nonzero!(15_000),
+        }
+    }
+}
+
 /// An opened record store: the faces of one engine.
 ///
 /// Close it by [`Upkeep::close`] when it is no longer needed, which waits without keeping a thread busy. If it is dropped
@@ -164,27 +201,62 @@ pub struct Opened {
 /// Opens the record store that `config` names, and creates it when it is not there.
 ///
 /// # Errors
-/// `Conflict` when another process has it open, with the engine `postgres` only when that process has it open with other
+/// `Conflict` when another process has it open, with the engines `postgres` and `cassandra` only when that process has it open with other
 /// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
+    let opened = match config.url.clone() {
+        #[cfg(feature = "cassandra")]
+        EngineUrl::Cassandra(url) => Box::pin(crate::cassandra::open(&url, config)).await?,
+        #[cfg(not(feature = "cassandra"))]
+        EngineUrl::Cassandra(_) => {
+            return Err(Error::invalid(
+                "this build is without the engine cassandra: build with the feature `cassandra`",
+            ));
+        }
+        EngineUrl::Lmdb(_) | EngineUrl::Postgres(_) | EngineUrl::Memory => {
+            Box::pin(open_movable(config, Purpose::Serve)).await?.opened
+        }
+    };
+    Ok(observe(opened, metrics))
+}
+
+/// Opens a store to copy it, to copy another one into it, or to compare it: no server may have it open, and none can open it
+/// meanwhile.
+///
+/// # Errors
+/// Those of [`open`]; `Conflict` also when a server has the store open, `Invalid` for an engine that can't be moved.
+pub async fn open_moving(config: Config) -> Result<Moving, Error> {
+    Box::pin(open_movable(config, Purpose::Move)).await
+}
+
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Serve,
+    /// Alone, and an incomplete copy, too.
+    Move,
+}
+
+/// Opens a store of an engine that can be moved.
+async fn open_movable(config: Config, purpose: Purpose) -> Result<Moving, Error> {
     if let (EngineUrl::Lmdb(folder), true) = (&config.url, config.must_exist)
         && !folder.join(lmdb::DATA_FILE).exists()
     {
         return Err(Error::not_found(format!("there are no records in {}", folder.display())));
     }
-    let engine = match config.url.clone() {
-        EngineUrl::Memory => memory::open(&config),
-        EngineUrl::Lmdb(folder) => lmdb::open(&folder, config).await?,
+    match config.url.clone() {
+        EngineUrl::Memory => Ok(memory::open(&config)),
+        EngineUrl::Lmdb(folder) => lmdb::open(&folder, config, purpose).await,
         #[cfg(feature = "postgres")]
-        EngineUrl::Postgres(url) => crate::postgres::open(&url, config).await?,
+        EngineUrl::Postgres(url) => crate::postgres::open(&url, config, purpose).await,
         #[cfg(not(feature = "postgres"))]
-        EngineUrl::Postgres(_) => {
-            return Err(Error::invalid(
-                "this build is without the engine postgres: build with the feature `postgres`",
-            ));
-        }
-    };
-    Ok(observe(engine, metrics))
+        EngineUrl::Postgres(_) => Err(Error::invalid(
+            "this build is without the engine postgres: build with the feature `postgres`",
+        )),
+        EngineUrl::Cassandra(_) => Err(Error::invalid(
+            "records in Cassandra can't be copied or compared yet: only those of lmdb and postgres can",
+        )),
+    }
 }

@@ -7,6 +7,9 @@ use crate::{Index, Kind, RecordId, Revision, Value};
 /// The most ids that one page has.
 pub const QUERY_ROWS_MAX: usize = 4_096;
 
+/// The most queries of one [`crate::Records::query_each`].
+pub const QUERIES_MAX: usize = 256;
+
 /// Which way an index is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {

@@ -6,7 +6,8 @@ use restante_lmdb::key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_
 use smallvec::SmallVec;
 
 use crate::{
-    AccountId, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, RecordId, Revision, Touched,
+    AccountHead, AccountId, Index, IndexOrder, IndexSchema, Kind, KindHead, Position, RESTORE_JUMP, RecordId,
+    Revision, RevisionGap, Touched,
 };
 
 /// A generation of a scattered index is 2 to the power of this many ids. A look-up costs a probe for each generation; a
@@ -337,6 +338,50 @@ impl AccountRow {
         self.revision.0 += 1;
         for share in &mut self.kinds {
             (share.state, share.floor) = (self.revision, self.revision);
+        }
+    }
+
+    /// The row of an account that is moved.
+    pub(super) fn of_head(head: &AccountHead) -> Self {
+        let gap = |gap: &RevisionGap| Gap { after: gap.after, until: gap.until };
+        let share = |kind: &KindHead| KindRow {
+            kind: kind.kind,
+            state: kind.state,
+            floor: kind.floor,
+            records: kind.records,
+            tombstones: kind.tombstones,
+        };
+        Self {
+            revision: head.revision,
+            next_id: head.next_id,
+            position: head.position,
+            restores: head.restores,
+            is_erasing: head.is_erasing,
+            gaps: head.gaps.iter().map(gap).collect(),
+            kinds: head.kinds.iter().map(share).collect(),
+        }
+    }
+
+    /// What the row says of an account that is moved, and whose last commit was at this time.
+    pub(super) fn head(&self, account: AccountId, committed_at: Timestamp) -> AccountHead {
+        let gap = |gap: &Gap| RevisionGap { after: gap.after, until: gap.until };
+        let kind = |share: &KindRow| KindHead {
+            kind: share.kind,
+            state: share.state,
+            floor: share.floor,
+            records: share.records,
+            tombstones: share.tombstones,
+        };
+        AccountHead {
+            account,
+            revision: self.revision,
+            next_id: self.next_id,
+            position: self.position,
+            committed_at,
+            restores: self.restores,
+            is_erasing: self.is_erasing,
+            gaps: self.gaps.iter().map(gap).collect(),
+            kinds: self.kinds.iter().map(kind).collect(),
         }
     }
 

@@ -104,7 +104,7 @@ pub struct Stats {
     pub kinds: Vec<KindStats>,
     /// Commits that were made, of all accounts: the sum of their revisions.
     pub commits: u64,
-    /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk.
+    /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk, or doesn't know.
     pub disk_bytes: u64,
     /// Further figures of the engine, each with its name.
     pub engine: Vec<(String, u64)>,

@@ -9,8 +9,9 @@ use std::{collections::HashSet, ops::Bound};
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
-    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
-    RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERIES_MAX, QUERY_ROWS_MAX,
+    Query, RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, TRANSFER_ACCOUNTS_MAX, TRANSFER_ROWS_MAX,
+    Value,
     entries::{self, EntryKey},
 };
 
@@ -142,6 +143,11 @@ pub(crate) struct CheckedQuery<'s> {
     pub(crate) after: Option<EntryKey>,
 }
 
+/// Refuses more queries than one call may have.
+pub(crate) fn check_queries(queries: &[Query]) -> Result<(), Error> {
+    check_at_most("queries", queries.len(), QUERIES_MAX)
+}
+
 /// Refuses a query that its index can't answer, and reads its cursor.
 pub(crate) fn check_query<'s>(schema: &'s Schema, query: &Query) -> Result<CheckedQuery<'s>, Error> {
     let kind = schema.kind(query.kind)?;
@@ -228,6 +234,16 @@ pub(crate) fn check_touched(limit: usize) -> Result<(), Error> {
 /// Refuses a page of a dump that is empty or too long.
 pub(crate) fn check_dump(limit: usize) -> Result<(), Error> {
     check_limit(limit, DUMP_RECORDS_MAX)
+}
+
+/// Refuses a page of accounts of a store that is moved.
+pub(crate) fn check_heads(limit: usize) -> Result<(), Error> {
+    check_limit(limit, TRANSFER_ACCOUNTS_MAX)
+}
+
+/// Refuses a page of rows of a store that is moved.
+pub(crate) fn check_rows(limit: usize) -> Result<(), Error> {
+    check_limit(limit, TRANSFER_ROWS_MAX)
 }
 
 /// Refuses a follower's name that is empty or too long.

@@ -5,6 +5,8 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+#[path = "conformance/cassandra.rs"]
+mod cassandra;
 #[path = "conformance/changes.rs"]
 mod changes;
 #[path = "conformance/commit.rs"]
@@ -21,6 +23,8 @@ mod erase;
 mod feed;
 #[path = "conformance/get.rs"]
 mod get;
+#[path = "conformance/moving.rs"]
+mod moving;
 #[path = "conformance/query.rs"]
 mod query;
 #[path = "conformance/refused.rs"]
@@ -67,6 +71,16 @@ pub(crate) enum Of {
     NoFiles,
     /// That of engines that several processes have open at once.
     Shared,
+    /// That of engines whose copies are of one moment, also while others commit.
+    Moment,
+    /// That of engines whose stores can be moved to another engine.
+    Movable,
+    /// That of those among them that keep what they have when they are closed.
+    MovableDisk,
+    /// That of the engine with a database that takes SQL.
+    Sql,
+    /// That of the engine with one that takes CQL.
+    Cql,
 }
 
 impl Of {
@@ -77,6 +91,11 @@ impl Of {
             Self::Files => engine.has_files(),
             Self::NoFiles => !engine.has_files(),
             Self::Shared => engine.is_shared(),
+            Self::Moment => !engine.is_volatile() && engine != Engine::Cassandra,
+            Self::Movable => engine.is_movable(),
+            Self::MovableDisk => engine.is_movable() && !engine.is_volatile(),
+            Self::Sql => engine == Engine::Postgres,
+            Self::Cql => engine == Engine::Cassandra,
         }
     }
 }
@@ -90,10 +109,17 @@ pub(crate) use promise;
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
+    (movable: [$($movable:ident),* $(,)?], movable_disk: [$($movable_disk:ident),* $(,)?] $(,)?) => {
+        pub(crate) fn promises() -> Vec<crate::Promise> {
+            use crate::{Of, promise};
+            vec![$(promise!(Of::Movable, $movable),)* $(promise!(Of::MovableDisk, $movable_disk),)*]
+        }
+    };
     (
         any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]
         $(, files: [$($files:ident),* $(,)?])? $(, no_files: [$($no_files:ident),* $(,)?])?
-        $(, shared: [$($shared:ident),* $(,)?])?
+        $(, shared: [$($shared:ident),* $(,)?])? $(, sql: [$($sql:ident),* $(,)?])?
+        $(, cql: [$($cql:ident),* $(,)?])? $(, moment: [$($moment:ident),* $(,)?])?
     ) => {
         pub(crate) fn promises() -> Vec<crate::Promise> {
             use crate::{Of, promise};
@@ -103,6 +129,9 @@ macro_rules! promises {
                 $($(promise!(Of::Files, $files),)*)?
                 $($(promise!(Of::NoFiles, $no_files),)*)?
                 $($(promise!(Of::Shared, $shared),)*)?
+                $($(promise!(Of::Sql, $sql),)*)?
+                $($(promise!(Of::Cql, $cql),)*)?
+                $($(promise!(Of::Moment, $moment),)*)?
             ]
         }
     };
@@ -125,6 +154,8 @@ fn all_promises() -> Vec<Promise> {
         schema::promises(),
         shared::promises(),
         database::promises(),
+        moving::promises(),
+        cassandra::promises(),
     ];
     rooms.into_iter().flatten().collect()
 }

@@ -3,7 +3,7 @@
 //! [`Search`] is what doors ask, [`Index`] what the follower writes by, [`Upkeep`] what operators need. [`open`] chooses an engine
 //! by URL. Each sentence of the contracts is a named test that runs on every engine: see `tests/conformance`.
 //!
-//! An index lags behind the records by a second or two, and it can be lost and made again. So each answer says up to which revision
+//! An index lags behind the records by some seconds, and it can be lost and made again. So each answer says up to which revision
 //! of the account it is complete. To find the newest emails as well, a door matches those directly, with [`matches()`]. Engines and
 //! [`matches()`] share one tokeniser, [`Words`], so they agree on every email.
 
@@ -14,6 +14,9 @@ mod memory;
 mod metrics;
 mod observe;
 mod open;
+#[cfg(feature = "opensearch")]
+mod opensearch;
+mod opensearch_url;
 mod tantivy;
 mod text;
 mod upkeep;
@@ -32,7 +35,8 @@ pub use filter::{
 };
 pub use matching::{marks, matches};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, Opened, TantivyConfig, open};
+pub use open::{Config, EngineUrl, Opened, OpensearchConfig, TantivyConfig, open};
+pub use opensearch_url::OpensearchUrl;
 pub use text::{Phrase, SearchText, TEXT_WORDS_MAX};
 pub use upkeep::{Report, Stats, Upkeep};
 pub use words::{WORD_CHARS_MAX, Word, Words};
@@ -135,7 +139,8 @@ pub struct Page {
 ///
 /// What is written becomes visible to queries and durable with a commit of the engine: after [`Index::commit`], and by itself when
 /// enough was written or some time has passed ([`TantivyConfig`]). A commit has everything that was written before it, in order,
-/// and nothing else: what [`Index::begin`] answers after a crash belongs together.
+/// and nothing else: what [`Index::begin`] answers after a crash belongs together. The engine `opensearch` can't do that whole: a commit that a
+/// crash cuts short may leave documents that no revision counts, and the next series writes them again.
 #[async_trait]
 pub trait Index: Send + Sync + 'static {
     /// Begins a series of writes, and ends the one before.

@@ -22,6 +22,8 @@ pub struct Metrics {
     pub(crate) removed: Counter,
     pub(crate) uncommitted: Gauge<u64, AtomicU64>,
     pub(crate) cleared: Counter,
+    pub(crate) rejected: Counter,
+    pub(crate) retried: Counter,
     pub(crate) errors: Family<ErrorLabel, Counter>,
 }
 
@@ -71,6 +73,8 @@ impl Default for Metrics {
             removed: Counter::default(),
             uncommitted: Gauge::default(),
             cleared: Counter::default(),
+            rejected: Counter::default(),
+            retried: Counter::default(),
             errors: Family::default(),
         };
         // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
@@ -97,6 +101,10 @@ impl Metrics {
         registry.register("uncommitted_documents", help, self.uncommitted.clone());
         let help = "Times that the index began empty: made, cleared, or found damaged or of another version";
         registry.register("cleared", help, self.cleared.clone());
+        let help = "Documents that an OpenSearch refused, and that are not searched";
+        registry.register("rejected", help, self.rejected.clone());
+        let help = "Documents that were sent again because an OpenSearch was busy or out of reach";
+        registry.register("retried", help, self.retried.clone());
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());
     }
 
@@ -124,6 +132,8 @@ mod tests {
             "restante_search_removed_total 0",
             "restante_search_uncommitted_documents 0",
             "restante_search_cleared_total 0",
+            "restante_search_rejected_total 0",
+            "restante_search_retried_total 0",
             "restante_search_errors_total{operation=\"write\",kind=\"full\"} 0",
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");

@@ -129,6 +129,10 @@ impl Upkeep for Observed {
         self.noted(Operation::Upkeep, self.inner.upkeep.clear().await)
     }
 
+    async fn rebuild(&self) -> Result<(), Error> {
+        self.noted(Operation::Upkeep, self.inner.upkeep.rebuild().await)
+    }
+
     async fn close(&self) -> Result<(), Error> {
         self.noted(Operation::Upkeep, self.inner.upkeep.close().await)
     }

@@ -3,15 +3,20 @@ use std::{fmt, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Index, Metrics, Search, Upkeep, memory, observe::observe, tantivy};
+use crate::{
+    Error, Index, Metrics, OpensearchUrl, Search, Upkeep, memory, observe::observe,
+    opensearch_url::without_password, tantivy,
+};
 
-/// Which engine, and where: `memory:` or `tantivy:<folder>`.
+/// Which engine, and where: `memory:`, `tantivy:<folder>` or `opensearch://<user>@<host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
     /// The reference model, in memory: it keeps nothing.
     Memory,
     /// Tantivy in a folder.
     Tantivy(PathBuf),
+    /// OpenSearch. Several processes may have the same index open; one of them writes.
+    Opensearch(OpensearchUrl),
 }
 
 impl EngineUrl {
@@ -20,6 +25,7 @@ impl EngineUrl {
         match self {
             Self::Memory => "memory",
             Self::Tantivy(_) => "tantivy",
+            Self::Opensearch(_) => "opensearch",
         }
     }
 }
@@ -31,8 +37,10 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("tantivy", folder)) if !folder.is_empty() => Ok(Self::Tantivy(folder.into())),
+            Some(("opensearch" | "opensearchs" | "http" | "https", _)) => text.parse().map(Self::Opensearch),
             _ => Err(Error::invalid(format!(
-                "search URL '{text}' is not understood: use memory: or tantivy:<folder>"
+                "search URL '{}' is not understood: use memory:, tantivy:<folder> or opensearch://<user>@<host>:<port>",
+                without_password(text)
             ))),
         }
     }
@@ -43,6 +51,7 @@ impl fmt::Display for EngineUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Tantivy(folder) => write!(f, "tantivy:{}", folder.display()),
+            Self::Opensearch(url) => fmt::Display::fmt(url, f),
         }
     }
 }
@@ -54,6 +63,10 @@ pub struct Config {
     pub url: EngineUrl,
     /// Settings of the `tantivy` engine.
     pub tantivy: TantivyConfig,
+    /// Settings of the `opensearch` engine.
+    pub opensearch: OpensearchConfig,
+    /// Open only an index that is there, of engines that can say so: nothing is made, and a server that is out of reach is an error.
+    pub must_exist: bool,
     /// The metrics to count in.
     pub metrics: Metrics,
 }
@@ -61,7 +74,13 @@ pub struct Config {
 impl Config {
     /// The defaults for an engine.
     pub fn new(url: EngineUrl) -> Self {
-        Self { url, tantivy: TantivyConfig::default(), metrics: Metrics::default() }
+        Self {
+            url,
+            tantivy: TantivyConfig::default(),
+            opensearch: OpensearchConfig::default(),
+            must_exist: false,
+            metrics: Metrics::default(),
+        }
     }
 }
 
@@ -69,9 +88,10 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TantivyConfig {
-    /// The longest time, in milliseconds, from a write to the commit that has it. Until then the newest emails are matched directly.
+    /// The longest time, in milliseconds, from a write to the commit that has it; ten times as long where nobody searches the account
+    /// meanwhile. Until then the newest emails are matched directly.
     pub commit_ms: u64,
-    /// So many documents are committed at once, without waiting.
+    /// So many documents of one account, or ten times as many of all, are committed at once, without waiting.
     pub commit_documents: NonZero<usize>,
     /// The memory for documents that are being indexed, in bytes; at least 15,000,000.
     pub memory_bytes: usize,
@@ -83,6 +103,63 @@ pub struct TantivyConfig {
 impl Default for TantivyConfig {
     fn default() -> Self {
         Self { commit_ms: 1_000, commit_documents: nonzero!(1_000), memory_bytes: 20_000_000, verify: true }
+    }
+}
+
+/// Settings of the `opensearch` engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpensearchConfig {
+    /// The name of the alias by which the index is found, and the beginning of the names of indexes, so that several can share a
+    /// cluster.
+    pub prefix: String,
+    /// The shards of an index that is made; an account is in one of them.
+    pub shards: NonZero<u32>,
+    /// The copies of each shard of an index that is made, beside the first.
+    pub replicas: u32,
+    /// The longest time, in milliseconds, from a write to the commit that has it. Until then the newest emails are matched directly.
+    pub commit_ms: u64,
+    /// So many documents are committed at once, without waiting.
+    pub commit_documents: NonZero<usize>,
+    /// How long a query may take, in milliseconds. A request that writes may take six times as long.
+    pub timeout_ms: NonZero<u64>,
+    /// The most queries at once; further ones wait, within their time.
+    pub queries_max: NonZero<usize>,
+    /// The authorities that have signed the server's certificate, for an `opensearchs:` URL: a PEM file; empty for those of the
+    /// operating system.
+    pub ca_file: PathBuf,
+}
+
+impl Default for OpensearchConfig {
+    fn default() -> Self {
+        Self {
+            prefix: "restante-mail".to_owned(),
+            shards: nonzero!(4),
+            replicas: 1,
+            commit_ms: 1_000,
+            commit_documents: nonzero!(500),
+            timeout_ms: nonzero!(5_000),
+            queries_max: nonzero!(32),
+            ca_file: PathBuf::new(),
+        }
+    }
+}
+
+impl OpensearchConfig {
+    /// The longest prefix.
+    const PREFIX_BYTES_MAX: usize = 64;
+
+    /// What is wrong with a prefix.
+    pub fn prefix_error(prefix: &str) -> Option<String> {
+        let is_first_right = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let is_of_name =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
+        let is_right =
+            is_first_right && prefix.chars().all(is_of_name) && prefix.len() <= Self::PREFIX_BYTES_MAX;
+        (!is_right).then(|| {
+            let most = Self::PREFIX_BYTES_MAX;
+            format!("'{prefix}' is no name for an index: use at most {most} lower-case letters, digits, '-', '_' and '.'")
+        })
     }
 }
 
@@ -103,13 +180,30 @@ pub struct Opened {
 /// Opens the search index of `config`, and creates it if it does not exist. An index that is damaged, of another program or of
 /// another version is removed, and an empty one created: then [`Index::begin`] has no checkpoint.
 ///
+/// An OpenSearch that is out of reach is no error, without [`Config::must_exist`]: queries are answered `Unavailable` and writes fail until
+/// it is back.
+///
 /// # Errors
-/// `Invalid` when a setting is out of its bounds, `Conflict` when another process has the index open, those of the disk.
+/// `NotFound` when there is none and [`Config::must_exist`]; `Invalid` when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index
+/// open, or when something else has the name that the index needs; those of the disk.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
+    if let (EngineUrl::Tantivy(folder), true) = (&config.url, config.must_exist)
+        && !folder.join("index").exists()
+    {
+        return Err(Error::not_found(format!("there is no search index in {}", folder.display())));
+    }
     let engine = match config.url.clone() {
         EngineUrl::Memory => memory::open(),
         EngineUrl::Tantivy(folder) => tantivy::open(folder, config).await?,
+        #[cfg(feature = "opensearch")]
+        EngineUrl::Opensearch(url) => Box::pin(crate::opensearch::open(&url, config)).await?,
+        #[cfg(not(feature = "opensearch"))]
+        EngineUrl::Opensearch(_) => {
+            return Err(Error::invalid(
+                "this build is without the engine opensearch: build with the feature `opensearch`",
+            ));
+        }
     };
     Ok(observe(engine, metrics))
 }
@@ -120,12 +214,12 @@ mod tests {
 
     #[test]
     fn urls_read_back_and_others_are_refused() {
-        for text in ["memory:", "tantivy:data/search"] {
+        for text in ["memory:", "tantivy:data/search", "opensearch://me@search:9200"] {
             let url: EngineUrl = text.parse().unwrap();
             assert_eq!(url.to_string(), text);
             assert!(text.starts_with(url.engine()));
         }
-        for text in ["", "memory", "memory:x", "tantivy:", "lucene:x"] {
+        for text in ["", "memory", "memory:x", "tantivy:", "lucene:x", "opensearch:x", "https://"] {
             assert!(text.parse::<EngineUrl>().is_err(), "{text}");
         }
     }
@@ -135,5 +229,15 @@ mod tests {
         let config: TantivyConfig = serde_json::from_str(r#"{"commit_ms": 5}"#).unwrap();
         assert_eq!(config, TantivyConfig { commit_ms: 5, ..TantivyConfig::default() });
         assert!(serde_json::from_str::<TantivyConfig>(r#"{"commit": 5}"#).is_err());
+        let config: OpensearchConfig = serde_json::from_str(r#"{"replicas": 2}"#).unwrap();
+        assert_eq!(config, OpensearchConfig { replicas: 2, ..OpensearchConfig::default() });
+    }
+
+    #[test]
+    fn a_prefix_is_a_name_that_an_index_can_have() {
+        assert_eq!(OpensearchConfig::prefix_error(&OpensearchConfig::default().prefix), None);
+        for prefix in ["", "Mail", "a b", "_x", "-x", "a*", "a,b", "a/b", "\u{e9}", &"a".repeat(65)] {
+            assert!(OpensearchConfig::prefix_error(prefix).is_some(), "{prefix}");
+        }
     }
 }

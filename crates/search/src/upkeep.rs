@@ -18,7 +18,8 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Unavailable`.
     async fn stats(&self) -> Result<Stats, Error>;
 
-    /// Verifies the checksum of every file of the index; changes nothing.
+    /// Verifies the index; changes nothing. An engine with files verifies the checksum of each, one with a server that each part of the
+    /// index is there.
     ///
     /// `progress` is called now and then with the bytes done and the bytes in all.
     ///
@@ -32,6 +33,16 @@ pub trait Upkeep: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`, `Full`; then the index is cleared when a series begins.
     async fn clear(&self) -> Result<(), Error>;
+
+    /// Makes the index again from zero, and ends the series of writes. An engine that can build an index beside another answers queries
+    /// from the one that it has until the new one is complete for each account up to the same revision; others do as
+    /// [`Upkeep::clear`].
+    ///
+    /// # Errors
+    /// As [`Upkeep::clear`].
+    async fn rebuild(&self) -> Result<(), Error> {
+        self.clear().await
+    }
 
     /// Commits what was written, ends the series and releases the engine's resources. Further calls are answered `Unavailable`.
     /// Closing twice is no error.
@@ -59,6 +70,6 @@ pub struct Stats {
 pub struct Report {
     /// The bytes that were verified.
     pub bytes: u64,
-    /// The files that are damaged.
+    /// The files that are damaged, or the parts of the index that are missing.
     pub damaged: Vec<String>,
 }

@@ -15,6 +15,8 @@ mod filters;
 mod index;
 #[path = "conformance/query.rs"]
 mod query;
+#[path = "conformance/server.rs"]
+mod server;
 #[path = "conformance/upkeep.rs"]
 mod upkeep;
 
@@ -42,6 +44,10 @@ pub(crate) enum Of {
     Any,
     /// That of engines that keep what they have when they are closed.
     Disk,
+    /// That of engines whose index is files of their own.
+    Files,
+    /// That of engines whose index a server has.
+    Server,
 }
 
 impl Of {
@@ -49,6 +55,8 @@ impl Of {
         match self {
             Self::Any => true,
             Self::Disk => !engine.is_volatile(),
+            Self::Files => !engine.is_volatile() && !engine.has_server(),
+            Self::Server => engine.has_server(),
         }
     }
 }
@@ -67,12 +75,20 @@ pub(crate) use promise;
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
-    (any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]) => {
+    (
+        any: [$($any:ident),* $(,)?]
+        $(, disk: [$($disk:ident),* $(,)?])?
+        $(, files: [$($files:ident),* $(,)?])?
+        $(, server: [$($server:ident),* $(,)?])?
+        $(,)?
+    ) => {
         pub(crate) fn promises() -> Vec<crate::Promise> {
             use crate::{Of, promise};
             vec![
                 $(promise!(Of::Any, $any),)*
-                $(promise!(Of::Disk, $disk),)*
+                $($(promise!(Of::Disk, $disk),)*)?
+                $($(promise!(Of::Files, $files),)*)?
+                $($(promise!(Of::Server, $server),)*)?
             ]
         }
     };
@@ -81,7 +97,14 @@ pub(crate) use promises;
 
 fn main() {
     let promises = || {
-        [query::promises(), filters::promises(), index::promises(), upkeep::promises(), damage::promises()]
+        [
+            query::promises(),
+            filters::promises(),
+            index::promises(),
+            upkeep::promises(),
+            damage::promises(),
+            server::promises(),
+        ]
     };
     let mut trials = Vec::new();
     for engine in Engine::ALL {

@@ -34,6 +34,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-import", Kind::Reader),
     ("restante-mail-files", Kind::Reader),
     ("restante-power-cut", Kind::Testing),
+    ("restante-fault-proxy", Kind::Testing),
     ("restante-tidy", Kind::Testing),
     ("restante-backup", Kind::Whole),
     ("restante-bench", Kind::Whole),

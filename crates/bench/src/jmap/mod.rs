@@ -69,11 +69,48 @@ const PROBE: Duration = Duration::from_secs(1);
 const INDEXING_MAX: Duration = Duration::from_secs(1_800);
 const POLL: Duration = Duration::from_millis(50);
 
+/// A part of the bench. Most are named like their row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Part {
+    /// From a change to its push, and the memory of clients that wait: `push_events`, `push_sockets`, `memory_event_stream`, `memory_socket`
+    Push,
+    /// Pages of each inbox
+    Query20,
+    /// The same at a fixed rate
+    Query20Open,
+    /// Pages of threads
+    ThreadChain,
+    /// Email/changes with nothing new
+    Changes,
+    /// Searches
+    Text,
+    /// Changes of a keyword
+    Flag,
+    /// All mailboxes: `mailboxes_20`, `mailboxes_500`
+    Mailboxes,
+    /// The server's memory with idle connections: `memory_private`, `memory_resident`
+    Memory,
+    /// How much it grows while mail is delivered and indexed
+    MemoryImport,
+    /// Searches for an email that was just delivered: `text_new`, `text_new_missed`
+    TextNew,
+    /// Deliveries over many connections
+    Lmtp,
+    /// Deliveries over one connection, beside the disk alone: `lmtp_one`, `fdatasync`
+    LmtpOne,
+    /// Deliveries to many recipients: `lmtp_all`, `blobs_of_a_mail`
+    LmtpAll,
+}
+
 /// Flags of `bench jmap`.
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_long_help = "Examples:
+#[command(after_long_help = "Without --parts, everything is measured.
+
+Examples:
   restante bench jmap --html jmap.html
   restante bench jmap --emails 1000,100000,1000000 --data /var/lib/restante
+  restante bench jmap --emails 100000 --parts thread_chain,lmtp_one
   restante bench jmap --quick")]
 pub struct JmapArgs {
     /// Emails in the inboxes, one inbox for each number
@@ -82,6 +119,9 @@ pub struct JmapArgs {
     /// Seed of the emails
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
+    /// What to measure, separated by commas
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    pub parts: Vec<Part>,
     /// Program to run as the server; by default this one
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
@@ -136,7 +176,7 @@ async fn measure(args: &JmapArgs) -> anyhow::Result<Report> {
     let filled = fill(&folders, &plan).await?;
     let program = server::program(args.server.as_deref())?;
     let mail_server = MailServer::start(&program, folder.path(), &folders).await?;
-    let bench = Bench { mail_server, corpus, common, folder: folder.path() };
+    let bench = Bench { mail_server, corpus, common, folder: folder.path(), parts: &args.parts };
     let mut measured = bench.measure(&filled).await?;
     bench.mail_server.server.stop().await?;
     measured.figures.extend(on_disk(&filled, disk_bytes(&folders.search)?));
@@ -208,29 +248,55 @@ struct Bench<'a> {
     corpus: Corpus,
     common: CommonArgs,
     folder: &'a Path,
+    /// What to measure; everything when it is empty.
+    parts: &'a [Part],
 }
 
 impl Bench<'_> {
+    fn has(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+
     async fn measure(&self, filled: &Filled) -> anyhow::Result<Measured> {
         let mut measured = Measured::default();
         let indexing = self.wait_for_index(filled.emails).await?;
         measured.figure("index_all", filled.emails, indexing.as_secs_f64(), "s");
         let main = main_inbox(filled)?;
         // First: memory that other loads have freed would hide what a client takes.
-        self.push(&mut measured, main).await?;
-        for user in &filled.inboxes {
-            self.read(&mut measured, user, Op::Query20).await?;
+        if self.has(Part::Push) {
+            self.push(&mut measured, main).await?;
         }
-        self.read_at_rate(&mut measured, main).await?;
-        for op in [Op::ThreadChain, Op::Changes, Op::Text, Op::Flag] {
+        if self.has(Part::Query20) {
+            for user in &filled.inboxes {
+                self.read(&mut measured, user, Op::Query20).await?;
+            }
+        }
+        if self.has(Part::Query20Open) {
+            self.read_at_rate(&mut measured, main).await?;
+        }
+        let loads = [
+            (Part::ThreadChain, Op::ThreadChain),
+            (Part::Changes, Op::Changes),
+            (Part::Text, Op::Text),
+            (Part::Flag, Op::Flag),
+        ];
+        for (_, op) in loads.into_iter().filter(|(part, _)| self.has(*part)) {
             self.read(&mut measured, main, op).await?;
         }
-        for user in &filled.mailboxes {
-            self.read(&mut measured, user, Op::Mailboxes).await?;
+        if self.has(Part::Mailboxes) {
+            for user in &filled.mailboxes {
+                self.read(&mut measured, user, Op::Mailboxes).await?;
+            }
         }
-        self.memory(&mut measured, main).await?;
-        self.memory_of_import(&mut measured, filled).await?;
-        self.search_for_new(&mut measured, &filled.searcher).await?;
+        if self.has(Part::Memory) {
+            self.memory(&mut measured, main).await?;
+        }
+        if self.has(Part::MemoryImport) {
+            self.memory_of_import(&mut measured, filled).await?;
+        }
+        if self.has(Part::TextNew) {
+            self.search_for_new(&mut measured, &filled.searcher).await?;
+        }
         self.deliver(&mut measured, filled).await?;
         Ok(measured)
     }
@@ -369,21 +435,39 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Delivers over many connections, and over one beside the disk alone. Before the latter the search index has all emails: its
-    /// syncs would be measured too.
+    /// Delivers over many connections, over one, and to many recipients.
     async fn deliver(&self, measured: &mut Measured, filled: &Filled) -> anyhow::Result<()> {
         let post = Arc::new(Post::new(self.corpus, filled.recipients.clone()));
-        let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
-        let load = self.run(clients, Pace::Closed).await.context("deliveries failed")?;
-        measured.load("lmtp".to_owned(), 0, load);
+        if self.has(Part::Lmtp) {
+            let clients = senders(self.mail_server.lmtp, &post, self.connections(WRITERS)).await?;
+            let load = self.run(clients, Pace::Closed).await.context("deliveries failed")?;
+            measured.load("lmtp".to_owned(), 0, load);
+        }
+        if self.has(Part::LmtpOne) {
+            self.deliver_over_one(measured, filled, &post).await?;
+        }
+        if self.has(Part::LmtpAll) {
+            self.deliver_to_all(measured, &post).await?;
+        }
+        Ok(())
+    }
+
+    /// Delivers over one connection, beside the disk alone. Before that the search index has all emails: its syncs would be measured
+    /// too.
+    async fn deliver_over_one(
+        &self,
+        measured: &mut Measured,
+        filled: &Filled,
+        post: &Arc<Post>,
+    ) -> anyhow::Result<()> {
         let delivered = self.count("restante_mail_deliveries_total").await?;
         self.wait_for_index(filled.emails + delivered).await?;
         let before = self.probe().await?;
-        let clients = senders(self.mail_server.lmtp, &post, 1).await?;
+        let clients = senders(self.mail_server.lmtp, post, 1).await?;
         let load = self.run(clients, Pace::Closed).await.context("deliveries over one connection failed")?;
         measured.load("lmtp_one".to_owned(), 0, load);
         measured.figure("fdatasync", 0, f64::midpoint(before, self.probe().await?), "/s");
-        self.deliver_to_all(measured, &post).await
+        Ok(())
     }
 
     /// Delivers mails that each go to all recipients, and counts the blobs that they become.

@@ -1,15 +1,19 @@
 //! Shared by the tests of all engines.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+#[cfg(feature = "s3")]
+pub mod s3;
+
 use std::{future::Future, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use libtest_mimic::{Completion, Trial};
+use libtest_mimic::Trial;
 use restante_blobs::{
     BlobId, Blobs, Config, EngineUrl, Error, FilesConfig, Listed, Opened, Put, Source, Upkeep, open,
 };
 use restante_core::{ManualClock, Timestamp, nonzero};
+use restante_disk::testing::run_or_ignore;
 
 /// An engine under test, in one of its configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,16 +22,38 @@ pub enum Engine {
     Files,
     /// Packs of a few blobs, so that every test crosses many.
     FilesSmall,
+    /// The storage of RESTANTE_S3_URL.
+    S3,
+    /// The same engine on another server, that of RESTANTE_MINIO_URL.
+    Minio,
 }
 
 impl Engine {
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Files, Self::FilesSmall];
+    pub const ALL: [Self; 5] = [Self::Memory, Self::Files, Self::FilesSmall, Self::S3, Self::Minio];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Files => "files",
             Self::FilesSmall => "files-small",
+            Self::S3 => "s3",
+            Self::Minio => "minio",
+        }
+    }
+
+    /// Whether its blobs are in files of its own on this machine.
+    pub fn has_files(self) -> bool {
+        matches!(self, Self::Files | Self::FilesSmall)
+    }
+
+    /// Why it is not available here.
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Memory | Self::Files | Self::FilesSmall => None,
+            #[cfg(feature = "s3")]
+            Self::S3 | Self::Minio => s3::missing(self.name()),
+            #[cfg(not(feature = "s3"))]
+            Self::S3 | Self::Minio => Some("this build is without the engine".to_owned()),
         }
     }
 
@@ -37,12 +63,20 @@ impl Engine {
     }
 }
 
-/// A test named for an engine and for what holds on it.
+/// A test named for an engine and for what holds on it. It is ignored when the engine is not available, and fails when it is
+/// required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
-        test();
-        Ok(Completion::Completed)
+        run_or_ignore(engine.name(), engine.missing(), test)
     })
+}
+
+/// Runs tests, removes what they left in a storage, and ends the process.
+pub fn run_trials(trials: Vec<Trial>) -> ! {
+    let done = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials);
+    #[cfg(feature = "s3")]
+    s3::clean_up();
+    done.exit()
 }
 
 /// Runs an asynchronous test with a new store for blobs.
@@ -75,9 +109,17 @@ impl TestStore {
         let url = match engine {
             Engine::Memory => EngineUrl::Memory,
             Engine::Files | Engine::FilesSmall => EngineUrl::Files(folder.path().join("blobs")),
+            #[cfg(feature = "s3")]
+            Engine::S3 | Engine::Minio => s3::new_url(engine.name()),
+            #[cfg(not(feature = "s3"))]
+            Engine::S3 | Engine::Minio => panic!("this build is without the engine"),
         };
         let mut config = Config::new(url);
         config.clock = clock.clone();
+        #[cfg(feature = "s3")]
+        if matches!(engine, Engine::S3 | Engine::Minio) {
+            s3::set(&mut config, engine.name(), &folder.path().join("local"));
+        }
         if engine == Engine::FilesSmall {
             config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         }
@@ -92,6 +134,15 @@ impl TestStore {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         self.open().await
+    }
+
+    /// The place of another store of the same engine, which does not exist yet.
+    pub fn another(&self, name: &str) -> EngineUrl {
+        match &self.config.url {
+            EngineUrl::Memory => EngineUrl::Memory,
+            EngineUrl::Files(_) => EngineUrl::Files(self.folder_named(name)),
+            EngineUrl::S3(url) => EngineUrl::S3(format!("{url}-{name}").parse().unwrap()),
+        }
     }
 
     /// A store opened from another folder below this store.

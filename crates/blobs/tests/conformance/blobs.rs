@@ -1,7 +1,7 @@
 //! Promises of `Blobs` and `Source`.
 
 use bytes::Bytes;
-use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, TOUCH_BLOBS_MAX, open};
+use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, Source, TOUCH_BLOBS_MAX, open};
 use restante_core::{ErrorKind, nonzero};
 
 use crate::{
@@ -32,9 +32,11 @@ crate::promises! {
         bytes_give_chunks_of_the_allowed_length,
         a_closed_store_refuses,
     ],
-    disk: [
+    durable: [
         what_was_put_is_there_after_reopening,
         what_was_put_is_there_after_a_store_that_was_not_closed,
+    ],
+    files: [
         only_one_process_may_have_the_store_open,
         settings_beyond_what_the_engine_can_are_refused,
     ],
@@ -104,7 +106,7 @@ async fn a_touch_tells_of_each_blob_whether_it_is_there(subject: Subject) {
     let (one, other) = (put(&*opened.blobs, &bytes(1, 10)).await.id, BlobId([7; 32]));
     let found = opened.blobs.touch(&[one, other, one, other, other]).await.unwrap();
     assert_eq!(found, [true, false, true, false, false]);
-    assert_eq!(opened.blobs.touch(&[]).await.unwrap(), []);
+    assert_eq!(opened.blobs.touch(&[]).await.unwrap(), [true; 0]);
     assert_eq!(list(&*opened.upkeep).await.len(), 1);
 }
 
@@ -275,10 +277,7 @@ async fn chunks_may_come_in_any_lengths(subject: Subject) {
 
 async fn a_blob_longer_than_is_taken_is_refused_and_leaves_nothing(subject: Subject) {
     for max in [100, 5_000, 300_000] {
-        let url = match &subject.config.url {
-            EngineUrl::Memory => EngineUrl::Memory,
-            EngineUrl::Files(_) => EngineUrl::Files(subject.folder_named(&max.to_string())),
-        };
+        let url = subject.another(&max.to_string());
         let opened = open(Config { url, blob_bytes_max: max.try_into().unwrap(), ..subject.config.clone() })
             .await
             .unwrap();

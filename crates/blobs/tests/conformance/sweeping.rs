@@ -22,7 +22,8 @@ crate::promises! {
         the_blobs_of_other_records_are_not_swept,
         blobs_without_owner_are_not_swept,
     ],
-    disk: [],
+    durable: [],
+    files: [],
 }
 
 /// The records of these tests.
@@ -78,7 +79,7 @@ async fn unreferenced_blobs_are_removed(subject: Subject) {
     assert_eq!(left.len() as u64, 300 - swept.removed);
     assert!(referred.iter().all(|id| left.contains(id)));
     let gone = (0..300).filter(|n| !left.contains(&ids[*n]));
-    assert_eq!(swept.removed_bytes, gone.map(|n| 10 * n as u64).sum());
+    assert_eq!(swept.removed_bytes, gone.map(|n| 10 * n as u64).sum::<u64>());
     // A sweep with another time mistakes others.
     for second in 2..10 {
         sweep(&*opened.upkeep, &Pages::of(referred), at(second)).await.unwrap();

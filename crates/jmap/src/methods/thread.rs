@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use restante_directory::Access;
 use restante_mail::{EmailState, email, thread};
-use restante_records::{AccountId, Get, Query, RecordId, Value};
+use restante_records::{AccountId, Error, Get, QUERIES_MAX, Query, RecordId, Records, Value};
 
 use super::{changes, get};
 use crate::core::{Args, Capability, Context, Exchange, IdType, Members, Method, MethodError};
@@ -43,7 +43,7 @@ impl ThreadProperty {
 /// The most emails that are read of a thread at once; the model ends threads before that.
 const EMAILS_MAX: usize = 4_096;
 
-/// Thread/get: one read of an index for each thread.
+/// Thread/get: one read of an index for all threads.
 async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(), MethodError> {
     let args =
         get::GetArgs::take(args, context, exchange, &ThreadProperty::ALL, ThreadProperty::name).await?;
@@ -55,11 +55,11 @@ async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(
     };
     let mut found = Vec::with_capacity(ids.len());
     let mut not_found = Vec::new();
-    for id in ids {
-        let emails = match IdType::Thread.record(&id) {
-            Some(thread) => emails(context, args.account, thread).await?,
-            None => Vec::new(),
-        };
+    let threads: Vec<Option<RecordId>> = ids.iter().map(|id| IdType::Thread.record(id)).collect();
+    let known = threads.iter().flatten().copied();
+    let mut emails = emails_of_each(context.records(), args.account, known).await?.into_iter();
+    for (id, thread) in ids.into_iter().zip(threads) {
+        let emails = thread.and_then(|_| emails.next()).unwrap_or_default();
         match emails.is_empty() {
             true => not_found.push(id),
             false => found.push((id, emails)),
@@ -92,14 +92,21 @@ async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> 
     Ok(())
 }
 
-/// The emails of a thread by the time when they were received, then by id; none for a thread that there is not.
-async fn emails(
-    context: &Context,
+/// The emails of each of some threads, by the time when they were received, then by id; none for a thread that there is not.
+pub(super) async fn emails_of_each(
+    records: &dyn Records,
     account: AccountId,
-    thread: RecordId,
-) -> Result<Vec<RecordId>, MethodError> {
-    let query = Query::new(email::KIND, email::BY_THREAD).equals(thread.0).limit(EMAILS_MAX);
-    Ok(context.records().query(account, &query).await?.ids)
+    threads: impl IntoIterator<Item = RecordId>,
+) -> Result<Vec<Vec<RecordId>>, Error> {
+    let of_thread =
+        |thread: RecordId| Query::new(email::KIND, email::BY_THREAD).equals(thread.0).limit(EMAILS_MAX);
+    let queries: Vec<Query> = threads.into_iter().map(of_thread).collect();
+    let mut emails = Vec::with_capacity(queries.len());
+    for queries in queries.chunks(QUERIES_MAX) {
+        let pages = records.query_each(account, queries).await?;
+        emails.extend(pages.into_iter().map(|page| page.ids));
+    }
+    Ok(emails)
 }
 
 /// The ids of all threads. Each is found by the one before it, so that long threads take no longer than short ones.

@@ -200,7 +200,7 @@ fn plan(engine: &Engine, change: Change) -> Result<Planned, Error> {
 }
 
 /// The row of a body; without any bytes for the empty one, which has no row.
-fn pack_body(engine: &Engine, body: &Body) -> Vec<u8> {
+pub(super) fn pack_body(engine: &Engine, body: &Body) -> Vec<u8> {
     let is_empty = body.bytes.is_empty() && body.blobs.is_empty();
     if is_empty { Vec::new() } else { engine.bodies.encode(body) }
 }
@@ -222,7 +222,7 @@ impl PlannedProperties {
     }
 }
 
-fn pack(properties: &Properties) -> KeyBuf {
+pub(super) fn pack(properties: &Properties) -> KeyBuf {
     let mut row = KeyBuf::new();
     entries::pack_properties(&mut row, properties);
     row

@@ -32,12 +32,25 @@ impl Engine {
         id: RecordId,
         with_body: bool,
     ) -> Result<Option<Record>, Error> {
+        let Some(record) = self.read_stored(view, account, kind, id, with_body)? else { return Ok(None) };
+        let properties = self.with_counters_raised(view, account, kind, record.properties)?;
+        Ok(Some(Record { properties, ..record }))
+    }
+
+    /// The record as it is stored: a restore may have let its counters jump since.
+    pub(super) fn read_stored(
+        &self,
+        view: &View<'_>,
+        account: AccountId,
+        kind: Kind,
+        id: RecordId,
+        with_body: bool,
+    ) -> Result<Option<Record>, Error> {
         let key = state_key(account, kind, id);
         let Some(value) = view.get(STATE, &key)? else { return Ok(None) };
         let row = StateRow::decode(value).ok_or_else(|| corrupt(STATE, &key))?;
         let mut packed = row.properties;
         let properties = entries::take_properties(&mut packed).ok_or_else(|| corrupt(STATE, &key))?;
-        let properties = self.with_counters_raised(view, account, kind, properties)?;
         let body = if with_body { self.read_body(view, row.body)? } else { Body::default() };
         Ok(Some(Record { kind, id, revision: row.revision, created: row.created, body, properties }))
     }

@@ -23,6 +23,7 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod training;
+mod transfer;
 mod walk;
 
 use std::{
@@ -37,12 +38,13 @@ use std::{
 use async_trait::async_trait;
 use restante_core::{Clock, Identity, Timestamp};
 use restante_lmdb::{Direction, Options, Store};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Opened, Page, Position, Query, Record, RecordKey, Records, Referenced,
-    Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
+    Error, Feed, FeedRequest, Get, Moving, Opened, Page, Position, Query, Record, RecordKey, Records,
+    Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, open::Purpose,
+    transfer::incomplete, validate, watch::Announcer,
 };
 
 use self::{
@@ -58,6 +60,9 @@ const ROWS_INLINE_MAX: usize = 1_024;
 /// The rows that are read where they are asked for of a page with room for more. Most such pages end before: a thread may have thousands
 /// of emails, and has two.
 const ROWS_TRIED_MAX: u64 = 128;
+/// So many queries are answered side by side, if each needs no more than so many rows: some thousand rows in all, as above.
+const QUERIES_INLINE_MAX: usize = 64;
+const QUERY_ROWS_TRIED_MAX: u64 = 16;
 /// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
 const CHANGES_INLINE_MAX: usize = 256;
 /// How far behind a reader of changes may be for that: each revision may have many rows to step over.
@@ -69,11 +74,19 @@ const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 pub(crate) use origin::DATA_FILE;
 
 /// Opens the store of a folder.
-pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
+pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let folder = folder.to_owned();
-    let engine = blocking(move || Engine::open(&folder, &config)).await?;
-    let faces = Faces(Arc::new(engine));
-    Ok(Opened { records: Arc::new(faces.clone()), feed: Arc::new(faces.clone()), upkeep: Arc::new(faces) })
+    let engine = blocking(move || {
+        let engine = Engine::open(&folder, &config)?;
+        if purpose == Purpose::Serve && engine.is_incomplete()? {
+            engine.bodies.close();
+            return Err(incomplete());
+        }
+        Ok(engine)
+    });
+    let faces = Arc::new(Faces(Arc::new(engine.await?)));
+    let opened = Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone() };
+    Ok(Moving { opened, transfer: faces })
 }
 
 /// Runs `work` where threads may be kept busy.
@@ -241,6 +254,24 @@ impl Records for Faces {
         }
         let (engine, query) = (self.0.clone(), query.clone());
         blocking(move || engine.query(account, &query)).await
+    }
+
+    async fn query_each(&self, account: AccountId, queries: &[Query]) -> Result<Vec<Page>, Error> {
+        validate::check_queries(queries)?;
+        let mut pages = Vec::with_capacity(queries.len());
+        for queries in queries.chunks(QUERIES_INLINE_MAX) {
+            if !pages.is_empty() {
+                yield_now().await;
+            }
+            let short = self.0.query_each_short(account, queries, QUERY_ROWS_TRIED_MAX)?;
+            for (query, page) in queries.iter().zip(short) {
+                pages.push(match page {
+                    Some(page) => page,
+                    None => self.query(account, query).await?,
+                });
+            }
+        }
+        Ok(pages)
     }
 
     async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {

@@ -24,8 +24,35 @@ impl Engine {
         let mut walk = Walk::new(account, query, check_query(&self.ledger.schema, query)?, query.skip);
         self.store.read(|view| {
             let row = walk.run(view)?;
-            let next = if walk.has_more { Some(walk.cursor()?) } else { None };
-            Ok(Page { ids: walk.found, values: walk.values, next, state: row.kind(query.kind).state })
+            walk.page(&row)
+        })
+    }
+
+    /// The pages of those of some queries for which no more than so many rows are read, those that are skipped included.
+    pub(super) fn query_each_short(
+        &self,
+        account: AccountId,
+        queries: &[Query],
+        rows_max: u64,
+    ) -> Result<Vec<Option<Page>>, Error> {
+        let schema = &self.ledger.schema;
+        self.store.read(|view| {
+            let row = AccountRow::read(view, account)?;
+            let mut pages = Vec::with_capacity(queries.len());
+            for query in queries {
+                let checked = check_query(schema, query)?;
+                let limit = usize::try_from(rows_max.saturating_sub(query.skip)).unwrap_or(usize::MAX);
+                let limit = limit.min(query.limit);
+                if limit == 0 {
+                    pages.push(None);
+                    continue;
+                }
+                let mut walk = Walk { limit, ..Walk::new(account, query, checked, query.skip) };
+                walk.run_with(view, &row)?;
+                let is_whole = !walk.has_more || limit == query.limit;
+                pages.push(if is_whole { Some(walk.page(&row)?) } else { None });
+            }
+            Ok(pages)
         })
     }
 
@@ -36,13 +63,8 @@ impl Engine {
         query: &Query,
         rows_max: u64,
     ) -> Result<Option<Page>, Error> {
-        check_query(&self.ledger.schema, query)?; // its own limit, not the one that is tried
-        let left = usize::try_from(rows_max.saturating_sub(query.skip)).unwrap_or(usize::MAX);
-        if left == 0 {
-            return Ok(None);
-        }
-        let page = self.query(account, &query.clone().limit(left.min(query.limit)))?;
-        Ok(if page.next.is_none() || left >= query.limit { Some(page) } else { None })
+        let mut pages = self.query_each_short(account, std::slice::from_ref(query), rows_max)?;
+        Ok(pages.pop().flatten())
     }
 
     /// [`crate::Records::count`]: a walk that skips every entry.
@@ -59,6 +81,8 @@ impl Engine {
 struct Walk<'q> {
     account: AccountId,
     query: &'q Query,
+    /// The most ids that are found.
+    limit: usize,
     index: &'q IndexSchema,
     /// Where the page before ended.
     after: Option<EntryKey>,
@@ -85,17 +109,30 @@ impl<'q> Walk<'q> {
     fn new(account: AccountId, query: &'q Query, checked: CheckedQuery<'q>, skip: u64) -> Self {
         let CheckedQuery { index, after } = checked;
         let (found, values, last) = (Vec::new(), Vec::new(), KeyBuf::new());
-        Self { account, query, index, after, skip, skipped: 0, found, values, last, has_more: false }
+        let (limit, skipped, has_more) = (query.limit, 0, false);
+        Self { account, query, limit, index, after, skip, skipped, found, values, last, has_more }
     }
 
     /// Reads the page; returns the account's row at the same moment.
     fn run(&mut self, view: &View<'_>) -> Result<AccountRow, Error> {
         let row = AccountRow::read(view, self.account)?;
-        match self.index.order {
-            IndexOrder::Ordered => self.ordered(view)?,
-            IndexOrder::Scattered => self.scattered(view, row.next_id)?,
-        }
+        self.run_with(view, &row)?;
         Ok(row)
+    }
+
+    /// The same with the account's row.
+    fn run_with(&mut self, view: &View<'_>, row: &AccountRow) -> Result<(), Error> {
+        match self.index.order {
+            IndexOrder::Ordered => self.ordered(view),
+            IndexOrder::Scattered => self.scattered(view, row.next_id),
+        }
+    }
+
+    /// What was read.
+    fn page(self, row: &AccountRow) -> Result<Page, Error> {
+        let next = if self.has_more { Some(self.cursor()?) } else { None };
+        let state = row.kind(self.query.kind).state;
+        Ok(Page { ids: self.found, values: self.values, next, state })
     }
 
     /// Reads the entries of an ordered index, which stand side by side.
@@ -169,7 +206,7 @@ impl<'q> Walk<'q> {
                 self.skipped += 1;
                 continue;
             }
-            if self.found.len() == self.query.limit {
+            if self.found.len() == self.limit {
                 self.has_more = true;
                 return Ok(());
             }
@@ -181,7 +218,7 @@ impl<'q> Walk<'q> {
                 };
                 self.values.push(value.ok_or_else(|| corrupt(INDEX, key))?);
             }
-            if self.found.len() == self.query.limit {
+            if self.found.len() == self.limit {
                 self.last = KeyBuf::from_slice(key);
             }
         }

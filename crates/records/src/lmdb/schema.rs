@@ -43,6 +43,9 @@ pub(super) const META_IDENTITY: &[u8] = b"identity";
 /// The key in [`META`] of the number of restores that the store has been through: a packed number, absent before the first.
 pub(super) const META_RESTORES: &[u8] = b"restores";
 
+/// The key in [`META`] that a store has while another one is copied into it: a packed number, the version of that row, 1.
+pub(super) const META_INCOMPLETE: &[u8] = b"incomplete";
+
 /// What the keys in [`META`] of dictionaries begin with; a packed number follows.
 pub(super) const META_DICTIONARY: &[u8] = b"dictionary/";
 

@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, ops::Bound};
 use restante_core::Timestamp;
 
 use crate::{
-    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Erased,
-    Error, FeedRequest, Get, IndexOrder, IndexSchema, Kind, Page, Position, Properties, Query, Record,
-    RecordId, Revision, States, Value,
+    AccountHead, AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count,
+    Direction, Erased, Error, FeedRequest, Get, IndexOrder, IndexSchema, Kind, KindHead, Page, Position,
+    Properties, Query, Record, RecordId, Revision, Row, States, Value,
     entries::{self, EntryKey},
+    rows::second,
     validate::{self, CheckedQuery},
 };
 
@@ -178,6 +179,70 @@ impl Account {
         self.revision.0 += 1;
         for kind in self.kinds.values_mut() {
             (kind.state, kind.floor) = (self.revision, self.revision);
+        }
+    }
+
+    /// What a move needs to know beside the rows.
+    pub(super) fn head(&self, account: AccountId) -> AccountHead {
+        let kind = |(kind, known): (&Kind, &KindState)| KindHead {
+            kind: *kind,
+            state: known.state,
+            floor: known.floor,
+            records: self.records.keys().filter(|(of, _)| of == kind).count() as u64,
+            tombstones: self.tombstones.keys().filter(|(of, ..)| of == kind).count() as u64,
+        };
+        AccountHead {
+            account,
+            revision: self.revision,
+            next_id: self.next_id,
+            position: self.position,
+            committed_at: self.committed_at,
+            restores: 0,
+            is_erasing: self.is_erasing,
+            gaps: Vec::new(),
+            kinds: self.kinds.iter().map(kind).collect(),
+        }
+    }
+
+    /// All rows, in the order of their keys.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
+        let records = self.records.values().map(|stored| Row::Record(stored.record.clone()));
+        let tombstones = self.tombstones.iter().map(|((kind, revision, id), gone)| {
+            Row::Tombstone(crate::Tombstone {
+                kind: *kind,
+                id: *id,
+                created: gone.created,
+                revision: *revision,
+                destroyed_seconds: second(gone.destroyed_at),
+            })
+        });
+        records.chain(tombstones)
+    }
+
+    /// Takes a row of an account that is moved.
+    pub(super) fn put(&mut self, row: Row, body: u64) {
+        match row {
+            Row::Record(record) => {
+                self.records.insert((record.kind, record.id), Stored { record, body });
+            }
+            Row::Tombstone(gone) => {
+                let seconds = i64::try_from(gone.destroyed_seconds).unwrap_or(i64::MAX);
+                let destroyed_at = Timestamp::from_seconds(seconds);
+                let tombstone = Tombstone { created: gone.created, destroyed_at };
+                self.tombstones.insert((gone.kind, gone.revision, gone.id), tombstone);
+            }
+        }
+    }
+
+    /// Takes what else is true of an account that is moved.
+    pub(super) fn end(&mut self, head: &AccountHead) {
+        self.revision = head.revision;
+        self.next_id = head.next_id;
+        self.position = head.position;
+        self.committed_at = head.committed_at;
+        self.is_erasing = head.is_erasing;
+        for kind in &head.kinds {
+            self.kinds.insert(kind.kind, KindState { state: kind.state, floor: kind.floor });
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod account;
 mod feed;
+mod transfer;
 mod upkeep;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -12,14 +13,14 @@ use parking_lot::Mutex;
 use restante_core::{Clock, Identity};
 
 use crate::{
-    AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Count, Error, Get, Opened,
-    Page, Position, Query, Record, Records, Revision, Schema, States, Watch,
+    AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Count, Error, Get, Moving,
+    Opened, Page, Position, Query, Record, Records, Revision, Schema, States, Watch,
     memory::account::{Account, Moment},
     validate,
     watch::Announcer,
 };
 
-pub(crate) fn open(config: &Config) -> Opened {
+pub(crate) fn open(config: &Config) -> Moving {
     let model = Arc::new(Model {
         schema: config.schema.clone(),
         clock: config.clock.clone(),
@@ -27,7 +28,8 @@ pub(crate) fn open(config: &Config) -> Opened {
         announcer: Announcer::new(),
         state: Mutex::default(),
     });
-    Opened { records: model.clone(), feed: model.clone(), upkeep: model }
+    let opened = Opened { records: model.clone(), feed: model.clone(), upkeep: model.clone() };
+    Moving { opened, transfer: model }
 }
 
 struct Model {
@@ -48,6 +50,10 @@ struct State {
     /// The bodies that were ever stored.
     bodies: u64,
     followers: BTreeMap<String, Follower>,
+    /// Whether it is a copy that is not finished. Nothing but the copying knows of such a store.
+    is_incomplete: bool,
+    /// Rows of accounts whose copy is not finished.
+    unfinished: BTreeMap<AccountId, Account>,
 }
 
 /// How far a follower has come.

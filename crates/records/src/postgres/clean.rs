@@ -14,10 +14,10 @@ use super::{
     schema::{account_to_sql, after_prefix, corrupt, decode_history_key, to_sql, tombstone_prefix},
     stats::{ACCOUNTS, heads},
     transact::{self, Wanted},
-    work::Writes,
 };
 use crate::{
     AccountId, Cleaned, Error, Revision,
+    map::work::Writes,
     rows::{AccountRow, KindRow, TombstoneRow},
 };
 

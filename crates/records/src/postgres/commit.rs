@@ -13,10 +13,11 @@ use super::{
     error::AttemptError,
     schema::state_key,
     transact::{self, MadeBy, Wanted},
-    work::{Read, Work, Writes, bodies_of},
 };
 use crate::{
-    AccountId, Change, Commit, Committed, Error, Position, Revision, Touched, validate::check_commit,
+    AccountId, Change, Commit, Committed, Error, Position, Revision, Touched,
+    map::work::{Read, Work, Writes, bodies_of},
+    validate::check_commit,
 };
 
 /// Commits that wait for each writer at most; further ones wait for room.

@@ -181,7 +181,7 @@ impl Lease {
     }
 }
 
-/// Does some work and moves what it sends and waits for, in one task.
+/// Does some work and moves what it sends and waits for, in one task. When the connection ends, the work fails at once.
 pub(super) async fn drive<T>(messages: &mut Messages, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -189,7 +189,9 @@ pub(super) async fn drive<T>(messages: &mut Messages, work: impl Future<Output =
             return Poll::Ready(done);
         }
         if has_ended(messages, context) {
-            return work.as_mut().poll(context); // it notices that the connection has ended
+            // Requests that wait for an answer fail when the connection is dropped, and not when it has ended.
+            *messages = Box::pin(stream::empty());
+            return work.as_mut().poll(context);
         }
         Poll::Pending
     })

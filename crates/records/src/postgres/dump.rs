@@ -5,11 +5,10 @@ use tokio_postgres::types::ToSql;
 use super::{
     Shared,
     error::value,
-    read::blobs_of,
     schema::{STATE, account_to_sql, after, corrupt, decode_state_key, from_sql, state_key, to_sql},
     stats::{ACCOUNTS, heads},
 };
-use crate::{AccountId, Dumped, Error, RecordKey, Referenced, validate};
+use crate::{AccountId, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
 /// Bodies of a page of references: each refers to 256 blobs at most.
 const REFERENCED_BODIES: i64 = 1_024;
@@ -48,14 +47,14 @@ impl Shared {
         Ok(page)
     }
 
-    async fn restores_of(&self, account: AccountId) -> Result<u64, Error> {
+    pub(super) async fn restores_of(&self, account: AccountId) -> Result<u64, Error> {
         let head =
             async |connection: &super::connect::Connection| super::read::head(connection, account).await;
         Ok(self.read("read an account", head).await?.restores)
     }
 
     /// Adds the records of an account behind a key until the page is full.
-    async fn dump_account(
+    pub(super) async fn dump_account(
         &self,
         account: AccountId,
         restores: u64,

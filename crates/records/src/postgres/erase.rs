@@ -13,9 +13,8 @@ use super::{
     error::{AttemptError, column},
     schema::{HISTORY, STATE, account_to_sql, after, corrupt, decode_history_key, decode_state_key, to_sql},
     transact::{self, MadeBy, Wanted},
-    work::Work,
 };
-use crate::{AccountId, Erased, Error, Kind, RecordId, Revision};
+use crate::{AccountId, Erased, Error, Kind, RecordId, Revision, map::work::Work};
 use std::sync::Arc;
 
 /// Records and tombstones that one transaction erases at most.

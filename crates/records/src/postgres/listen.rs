@@ -143,6 +143,14 @@ pub(super) async fn run(shared: Arc<Shared>, mut listener: Listener) {
     }
 }
 
+/// Keeps the lock of records that are moved. When it is lost with its connection nothing is written any more: a server may have
+/// the records open.
+pub(super) async fn hold(shared: Arc<Shared>, mut listener: Listener) {
+    while !matches!(listener.next().await, Event::Lost) {}
+    warn!("the connection that keeps the records for this process alone was lost");
+    shared.is_closed.store(true, Ordering::Release);
+}
+
 async fn reconnect(shared: &Shared) -> Listener {
     loop {
         tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;

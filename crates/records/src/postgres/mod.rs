@@ -4,11 +4,10 @@
 //!
 //! - [`connect`]: connections, lost ones and new ones. [`error`]: what an error of the database means.
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys.
-//! - [`commit`], [`work`], [`transact`]: commits of many accounts in one transaction.
-//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`], [`announce`]: commits of this server and of others.
-//! - [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep.
+//! - [`commit`], [`transact`]: commits of many accounts in one transaction.
+//! - [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of this server and of others.
+//! - [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep. [`transfer`]: moving the records to another engine.
 
-mod announce;
 mod changes;
 mod check;
 mod clean;
@@ -27,7 +26,7 @@ mod reindex;
 mod schema;
 mod stats;
 mod transact;
-mod work;
+mod transfer;
 
 use std::{
     path::Path,
@@ -44,7 +43,6 @@ use restante_core::{Clock, Identity, Timestamp};
 use tokio::task::JoinHandle;
 
 use self::{
-    announce::Announcements,
     commit::{Queue, closed},
     connect::{Database, Lease},
     error::AttemptError,
@@ -52,8 +50,9 @@ use self::{
 };
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, PostgresUrl, Query, Record, RecordKey,
-    Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch, validate,
+    Error, Feed, FeedRequest, Get, Metrics, Moving, Opened, Page, Position, PostgresUrl, Query, Record,
+    RecordKey, Records, Referenced, Report, Schema, States, Stats, Touched, Upkeep, Watch,
+    map::announce::Announcements, open::Purpose, transfer::incomplete, validate,
 };
 
 /// How long making tables and indexes may take on opening.
@@ -64,11 +63,11 @@ const PREPARING: Duration = Duration::from_secs(24 * 3_600);
 /// # Errors
 /// `NotFound` when there are none and they must exist, `Unavailable` when the server is out of reach, `Conflict` when another server has the records open with other indexes,
 /// `Invalid` when the server forgets what it acknowledged, or the schema can't become the one that is asked for; `Corrupt`.
-pub(crate) async fn open(url: &PostgresUrl, config: Config) -> Result<Opened, Error> {
+pub(crate) async fn open(url: &PostgresUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = Database::new(url, &config.postgres)?;
     let channel = format!("restante_{}", url.schema());
     let mut listener = Listener::connect(&database).await?;
-    let found = begin(&mut listener, &database, url, &config, &channel).await?;
+    let found = begin(&mut listener, &database, url, &config, (&channel, purpose)).await?;
     let shared = Arc::new(Shared {
         database,
         url: url.clone(),
@@ -87,9 +86,13 @@ pub(crate) async fn open(url: &PostgresUrl, config: Config) -> Result<Opened, Er
     let (queue, waitings) = commit::queue(config.postgres.write_connections.get());
     let writers = waitings.into_iter().map(|waitings| tokio::spawn(commit::run(shared.clone(), waitings)));
     let writers = Mutex::new(writers.collect());
-    let listener = tokio::spawn(listen::run(shared.clone(), listener));
+    let listener = match purpose {
+        Purpose::Serve => tokio::spawn(listen::run(shared.clone(), listener)),
+        Purpose::Move => tokio::spawn(listen::hold(shared.clone(), listener)),
+    };
     let postgres = Arc::new(Postgres { shared, queue, writers, listener });
-    Ok(Opened { records: postgres.clone(), feed: postgres.clone(), upkeep: postgres })
+    let opened = Opened { records: postgres.clone(), feed: postgres.clone(), upkeep: postgres.clone() };
+    Ok(Moving { opened, transfer: postgres })
 }
 
 /// Prepares the tables and begins to listen, while no other server does.
@@ -98,14 +101,23 @@ async fn begin(
     database: &Database,
     url: &PostgresUrl,
     config: &Config,
-    channel: &str,
+    (channel, purpose): (&str, Purpose),
 ) -> Result<open::Found, Error> {
     let connection = listener.connection.clone();
     listener.run(PREPARING, open::lock_opening(&connection, url)).await?;
     let new = (!config.must_exist).then_some(config.identity);
     let prepared = Box::pin(open::prepare(&connection, database, url, &config.schema, new));
     let mut found = listener.run(PREPARING, prepared).await?;
-    listener.listen(url, channel).await?;
+    match purpose {
+        Purpose::Serve => {
+            listener.listen(url, channel).await?;
+            // Behind the lock: nobody begins a copy any more.
+            if listener.run(PREPARING, open::is_incomplete(&connection)).await? {
+                return Err(incomplete());
+            }
+        }
+        Purpose::Move => listener.run(PREPARING, open::lock_alone(&connection, url)).await?,
+    }
     let state = async {
         let state = open::read_state(&connection).await?;
         open::unlock_opening(&connection, url).await?;

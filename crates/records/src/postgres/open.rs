@@ -14,12 +14,12 @@ use super::{
     connect::{Connection, Database},
     error::{AttemptError, Doing, column},
     reindex,
-    schema::{self, FORMAT, META_FORMAT, META_IDENTITY, META_ORIGIN, from_sql, to_sql},
+    schema::{self, FORMAT, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, from_sql, to_sql},
 };
 use crate::{Error, PostgresUrl, Schema, rows};
 
 /// How far positions jump for each restore: more than commits are made between two.
-const POSITIONS_PER_RESTORE: u64 = 1 << 40;
+pub(super) const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 /// How long opening with other indexes waits for servers that are closing. Commits of servers that stay wait as long.
 const CLOSING_WAIT: Duration = Duration::from_secs(2);
 /// How long servers that open the records wait for each other: one of them may build indexes.
@@ -197,23 +197,41 @@ pub(super) async fn settle(connection: &Connection, database: &Database) -> Resu
     Ok(())
 }
 
+/// Whether other records are being copied into these.
+pub(super) async fn is_incomplete(connection: &Connection) -> Result<bool, AttemptError> {
+    Ok(read_meta(connection, META_INCOMPLETE).await?.is_some())
+}
+
+/// Takes the records for this connection alone: no server has them open, and none can open them until it ends.
+pub(super) async fn lock_alone(connection: &Connection, url: &PostgresUrl) -> Result<(), AttemptError> {
+    have_alone(connection, url, "servers have these records open: stop them first").await
+}
+
+/// Takes the lock of those that have the records open for this connection alone.
+async fn have_alone(
+    connection: &Connection,
+    url: &PostgresUrl,
+    refusal: &'static str,
+) -> Result<(), AttemptError> {
+    let sql = format!(
+        "SET lock_timeout = {}; SELECT pg_advisory_lock({}); RESET lock_timeout",
+        CLOSING_WAIT.as_millis(),
+        open_lock(url)
+    );
+    match connection.run("have its records alone", &sql).await {
+        Err(error) if error.is_locked_out() => Err(Error::conflict(refusal).into()),
+        done => done,
+    }
+}
+
 /// Makes the indexes those of the schema. No other server has the records open meanwhile.
 async fn adapt(connection: &Connection, url: &PostgresUrl, wanted: &Schema) -> Result<(), AttemptError> {
     if reindex::has_indexes_of(connection, wanted).await? {
         return Ok(());
     }
     let lock = open_lock(url);
-    let sql = format!(
-        "SET lock_timeout = {}; SELECT pg_advisory_lock({lock}); RESET lock_timeout",
-        CLOSING_WAIT.as_millis()
-    );
-    if let Err(error) = connection.run("have its records alone", &sql).await {
-        if !error.is_locked_out() {
-            return Err(error);
-        }
-        let what = "other servers have these records open with other indexes: stop them before one of another version starts";
-        return Err(Error::conflict(what).into());
-    }
+    let what = "other servers have these records open with other indexes: stop them before one of another version starts";
+    have_alone(connection, url, what).await?;
     reindex::adapt(connection, wanted).await?;
     connection.run("let others have its records", &format!("SELECT pg_advisory_unlock({lock})")).await
 }

@@ -1,18 +1,15 @@
 //! Queries: a range of keys in one statement, with the account's head at the same moment.
 
-use std::ops::Bound;
-
-use restante_lmdb::key::{KeyBuf, take_number};
 use tokio_postgres::types::ToSql;
 
 use super::{
     Shared,
     error::value as sql_value,
-    schema::{account_to_sql, after_prefix, corrupt, from_sql, index_key, index_prefix, to_sql},
+    schema::{account_to_sql, corrupt, from_sql, to_sql},
 };
 use crate::{
-    AccountId, Count, Cursor, Direction, Error, IndexSchema, Page, Query, RecordId, Revision, Value,
-    entries::{self, Entry},
+    AccountId, Count, Direction, Error, Page, Query, Revision,
+    map::query::{Keys, page},
     rows::AccountRow,
     validate::{CheckedQuery, check_query},
 };
@@ -85,94 +82,5 @@ impl Shared {
         let Some(head) = head else { return Ok(Revision(0)) };
         let head = AccountRow::decode(head).ok_or_else(|| corrupt(account, b"head"))?;
         Ok(head.kind(query.kind).state)
-    }
-}
-
-/// The page of keys that were found, one more than it has room for if there are more.
-fn page(
-    account: AccountId,
-    query: &Query,
-    index: &IndexSchema,
-    found: &[Vec<u8>],
-    state: Revision,
-) -> Result<Page, Error> {
-    let known_bytes = index_prefix(query.kind, index.index).len();
-    let mut page = Page { ids: Vec::new(), values: Vec::new(), next: None, state };
-    let mut last: Option<(Entry, RecordId)> = None;
-    for key in found.iter().take(query.limit) {
-        let (values, id) = parts(key, known_bytes, index).ok_or_else(|| corrupt(account, key))?;
-        page.ids.push(id);
-        if query.with_values {
-            let value: Option<&Value> = values.last();
-            page.values.push(value.cloned().ok_or_else(|| corrupt(account, key))?);
-        }
-        last = Some((values, id));
-    }
-    if found.len() > query.limit {
-        page.next = last.map(|(values, id)| -> Cursor { entries::cursor(query.kind, index, &values, id) });
-    }
-    Ok(page)
-}
-
-/// The values and the id of the key of an entry.
-pub(super) fn parts(key: &[u8], known_bytes: usize, index: &IndexSchema) -> Option<(Entry, RecordId)> {
-    let mut rest = key.get(known_bytes..)?;
-    let mut values = Entry::new();
-    for _ in &index.parts {
-        values.push(entries::take_value(&mut rest)?);
-    }
-    let id = RecordId(take_number(&mut rest)?);
-    rest.is_empty().then_some((values, id))
-}
-
-/// The keys from one on, up to another one.
-struct Keys {
-    from: Vec<u8>,
-    to: Vec<u8>,
-}
-
-impl Keys {
-    /// The keys that a query asks for, from behind its cursor on.
-    fn of(query: &Query, index: &IndexSchema, after: Option<&entries::EntryKey>) -> Self {
-        let mut prefix = index_prefix(query.kind, index.index);
-        entries::pack_values(&mut prefix, &query.equals);
-        let at = |value: &Value| {
-            let mut key = prefix.clone();
-            entries::pack_value(&mut key, value);
-            key.into_vec()
-        };
-        let (from, to) = &query.range;
-        let mut keys = Self {
-            from: match from {
-                Bound::Unbounded => prefix.to_vec(),
-                Bound::Included(value) => at(value),
-                Bound::Excluded(value) => after_prefix(&at(value)),
-            },
-            to: match to {
-                Bound::Unbounded => after_prefix(&prefix),
-                Bound::Included(value) => after_prefix(&at(value)),
-                Bound::Excluded(value) => at(value),
-            },
-        };
-        if let Some(after) = after {
-            let is_scattered = index.order == crate::IndexOrder::Scattered;
-            let mut values = KeyBuf::new();
-            // A scattered index is walked in the order of ids, whatever the values of the cursor are.
-            entries::pack_values(&mut values, if is_scattered { &query.equals } else { &after.values[..] });
-            let place = index_key(query.kind, index.index, &values, after.id).into_vec();
-            keys.go_on_behind(place, query.direction);
-        }
-        keys
-    }
-
-    /// Leaves out what a walk in this direction meets before it is behind `place`.
-    fn go_on_behind(&mut self, mut place: Vec<u8>, direction: Direction) {
-        match direction {
-            Direction::Ascending => {
-                place.push(0); // the smallest key above it
-                self.from = place.max(std::mem::take(&mut self.from));
-            }
-            Direction::Descending => self.to = place.min(std::mem::take(&mut self.to)),
-        }
     }
 }

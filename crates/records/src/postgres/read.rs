@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use restante_core::BlobId;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -15,11 +14,9 @@ use super::{
 };
 use crate::{
     AccountId, Body, Error, Get, Kind, Record, RecordId, States, entries,
+    map::blobs_of,
     rows::{AccountRow, StateRow},
 };
-
-/// A blob id in a row of `body`.
-const BLOB_BYTES: usize = 32;
 
 const HEAD: &str = "SELECT account, head FROM account WHERE account = $1";
 // The limit keeps the planner from reading all rows of the account instead, however few it takes them for.
@@ -139,13 +136,4 @@ pub(super) fn body_of(row: &Row, first: usize) -> Option<Body> {
     let blobs: Option<&[u8]> = row.try_get(first + 1).ok()?;
     let bytes: Option<&[u8]> = row.try_get(first + 2).ok()?;
     Some(Body { bytes: Bytes::copy_from_slice(bytes?), blobs: blobs_of(blobs.unwrap_or_default())? })
-}
-
-/// The ids of a column `blobs`.
-pub(super) fn blobs_of(bytes: &[u8]) -> Option<Vec<BlobId>> {
-    let mut blobs = Vec::with_capacity(bytes.len() / BLOB_BYTES);
-    for id in bytes.chunks(BLOB_BYTES) {
-        blobs.push(BlobId(id.try_into().ok()?));
-    }
-    Some(blobs)
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::{join, join_all};
+use restante_core::Identity;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -14,9 +15,14 @@ use super::{
     error::{AttemptError, Doing, column},
     feed::decode_touched,
     schema::{account_from_sql, account_to_sql, after_prefix, corrupt, from_sql, state_prefix, to_sql},
-    work::{Key, Read, Writes},
 };
-use crate::{AccountId, Error, Touched, rows::AccountRow};
+use crate::{
+    AccountHead, AccountId, Error, Position, Touched,
+    map::work::{Key, Read, Writes},
+    rows::AccountRow,
+};
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// What errors say that was to be done.
 const WHAT: &str = "commit records";
@@ -37,7 +43,9 @@ const READ_RANGE: &str =
 const FEED_OF: &str =
     "SELECT account, position, revision, committed_ms FROM feed WHERE account = ANY ($1::bigint[])";
 
-const DELETE_BODIES: &str = "DELETE FROM body WHERE id = ANY ($1::bigint[])";
+const PUT_HEAD: &str = "INSERT INTO account VALUES ($1, $2, $3)";
+const PUT_FEED: &str = "INSERT INTO feed (account, position, revision, committed_ms) VALUES ($1, $2, $3, $4)";
+pub(super) const DELETE_BODIES: &str = "DELETE FROM body WHERE id = ANY ($1::bigint[])";
 const PUT_BODIES: &str =
     "INSERT INTO body SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])";
 const DELETE_ROWS: &str = "DELETE FROM entry e USING unnest($1::bigint[], $2::bytea[]) AS gone (account, key) \
@@ -200,6 +208,39 @@ pub(super) async fn end(
         Some(row) if !touched.is_empty() => Ok(from_sql(column(row, 0)?)),
         _ => Ok(0),
     }
+}
+
+/// Puts bodies and rows of a store that is moved and, with a head, ends its account.
+pub(super) async fn put(
+    connection: &Connection,
+    writes: &Writes,
+    head: Option<&AccountHead>,
+) -> Result<(), AttemptError> {
+    let bodies = BodyColumns::of(writes);
+    let rows = RowColumns::of(writes);
+    let (body_parameters, row_parameters) = (bodies.parameters(), rows.put_parameters());
+    let mut statements: Vec<(&'static str, &[&(dyn ToSql + Sync)])> =
+        vec![(PUT_BODIES, &body_parameters), (PUT_ROWS, &row_parameters)];
+    let row = head.map(|head| AccountRow { position: Position(0), ..AccountRow::of_head(head) });
+    let encoded = row.map(|row| row.encode().into_vec()).unwrap_or_default();
+    let made_by = Identity::random().0.to_vec();
+    let account = head.map(|head| account_to_sql(head.account));
+    let position = head.map(|head| to_sql(head.position.0));
+    let revision = head.map(|head| to_sql(head.revision.0));
+    let committed_ms = head.map(|head| head.committed_at.0 / NANOS_PER_MILLI);
+    let head_parameters: [&(dyn ToSql + Sync); 3] = [&account, &encoded, &made_by];
+    let feed_parameters: [&(dyn ToSql + Sync); 4] = [&account, &position, &revision, &committed_ms];
+    if head.is_some() {
+        statements.push((PUT_HEAD, &head_parameters));
+        statements.push((PUT_FEED, &feed_parameters));
+    }
+    pipelined_all(connection, Some("BEGIN"), &statements, Some("COMMIT")).await.map(|_| ())
+}
+
+/// The numbers of so many new bodies.
+pub(super) async fn body_ids(connection: &Connection, count: usize) -> Result<Vec<i64>, AttemptError> {
+    let rows = connection.query(WHAT, BODY_IDS, &[&to_sql(count as u64)]).await?;
+    rows.iter().map(|row| column(row, 0)).collect()
 }
 
 /// The columns of new bodies.

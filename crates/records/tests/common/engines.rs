@@ -19,13 +19,16 @@ use restante_disk::testing::run_or_ignore;
 use restante_records::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, PostgresUrl, Schema, open};
 use tokio_postgres::NoTls;
 
-use super::schema;
+use super::{cassandra, schema};
 
 /// Each trial writes and syncs: more at once than this only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 8;
 
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
 const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+/// Name the nodes and the port of Cassandra, as `dev/services/with cassandra` sets them.
+pub const CASSANDRA_HOST: &str = "RESTANTE_CASSANDRA_HOST";
+pub const CASSANDRA_PORT: &str = "RESTANTE_CASSANDRA_PORT";
 /// How long the remains of a test may take to go.
 const CLEANING_SECONDS_MAX: u64 = 60;
 
@@ -41,16 +44,18 @@ pub enum Engine {
     /// Bodies as they come.
     LmdbUncompressed,
     Postgres,
+    Cassandra,
 }
 
 impl Engine {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Memory,
         Self::Lmdb,
         Self::LmdbNoLog,
         Self::LmdbSmallLog,
         Self::LmdbUncompressed,
         Self::Postgres,
+        Self::Cassandra,
     ];
 
     pub fn name(self) -> &'static str {
@@ -61,6 +66,7 @@ impl Engine {
             Self::LmdbSmallLog => "lmdb-small-log",
             Self::LmdbUncompressed => "lmdb-uncompressed",
             Self::Postgres => "postgres",
+            Self::Cassandra => "cassandra",
         }
     }
 
@@ -69,20 +75,27 @@ impl Engine {
         !self.is_volatile() && !self.is_shared()
     }
 
+    /// Whether its stores can be copied to another engine and from it.
+    pub fn is_movable(self) -> bool {
+        self != Self::Cassandra
+    }
+
     /// Whether several processes may have its store open at once.
     pub fn is_shared(self) -> bool {
-        self == Self::Postgres
+        matches!(self, Self::Postgres | Self::Cassandra)
     }
 
     /// Why it isn't to be had here.
     fn missing(self) -> Option<String> {
-        if self != Self::Postgres {
-            return None;
-        }
-        if !cfg!(feature = "postgres") {
+        let (is_built, variable) = match self {
+            Self::Postgres => (cfg!(feature = "postgres"), POSTGRES_URL),
+            Self::Cassandra => (cfg!(feature = "cassandra"), CASSANDRA_HOST),
+            _ => return None,
+        };
+        if !is_built {
             return Some("this build is without the engine".to_owned());
         }
-        postgres_url().is_none().then(|| format!("{POSTGRES_URL} is not set"))
+        set(variable).is_none().then(|| format!("{variable} is not set"))
     }
 
     /// Whether it forgets what it has when it is closed.
@@ -93,7 +106,7 @@ impl Engine {
     fn lmdb(self) -> LmdbConfig {
         let default = LmdbConfig::default();
         match self {
-            Self::Memory | Self::Lmdb | Self::Postgres => default,
+            Self::Memory | Self::Lmdb | Self::Postgres | Self::Cassandra => default,
             Self::LmdbNoLog => LmdbConfig { log_bytes: 0, ..default },
             Self::LmdbSmallLog => LmdbConfig { log_bytes: 64 << 10, ..default },
             Self::LmdbUncompressed => LmdbConfig { is_compressed: false, ..default },
@@ -101,8 +114,9 @@ impl Engine {
     }
 }
 
-fn postgres_url() -> Option<String> {
-    env::var(POSTGRES_URL).ok().filter(|url| !url.is_empty())
+/// The value of a variable that is set.
+pub fn set(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 /// The command line, with no more trials at once than make sense.
@@ -146,10 +160,11 @@ impl TestStore {
         let url = match engine {
             Engine::Memory => EngineUrl::Memory,
             Engine::Postgres => {
-                let server: PostgresUrl = postgres_url().unwrap().parse().unwrap();
+                let server: PostgresUrl = set(POSTGRES_URL).unwrap().parse().unwrap();
                 let schema = format!("t_{:016x}", RandomState::new().hash_one("schema"));
                 EngineUrl::Postgres(server.with_schema(&schema).unwrap())
             }
+            Engine::Cassandra => EngineUrl::Cassandra(cassandra::new_place()),
             _ => EngineUrl::Lmdb(folder.path().join("records")),
         };
         let mut config = Config::new(url, schema());
@@ -160,6 +175,9 @@ impl TestStore {
             write_connections: nonzero!(2),
             ..config.postgres
         };
+        // Nodes of tests are slow, and do without a second one that could answer sooner.
+        config.cassandra.request_timeout_ms = nonzero!(10_000);
+        config.cassandra.patience_ms = nonzero!(60_000);
         config.clock = clock.clone();
         Self { engine, config, clock, folder, copies: AtomicUsize::new(0) }
     }
@@ -192,6 +210,9 @@ impl TestStore {
             EngineUrl::Postgres(url) => {
                 EngineUrl::Postgres(url.with_schema(&format!("{}_{number}", url.schema())).unwrap())
             }
+            EngineUrl::Cassandra(url) => {
+                EngineUrl::Cassandra(url.with_store(&format!("{}_{number}", url.store())).unwrap())
+            }
         };
         Config { url, ..self.config.clone() }
     }
@@ -211,6 +232,7 @@ impl TestStore {
                 made.upkeep.close().await.unwrap();
                 copy_schema(from, to).await;
             }
+            (EngineUrl::Cassandra(from), EngineUrl::Cassandra(to)) => cassandra::copy(from, to).await,
             other => panic!("no copy of {other:?}"),
         }
         copy
@@ -218,6 +240,10 @@ impl TestStore {
 
     /// Moves the store, which is closed, to another place as a whole.
     pub async fn moved(&self) -> Config {
+        if let EngineUrl::Cassandra(url) = &self.config.url {
+            // A keyspace has no other name: it is reached elsewhere.
+            return Config { url: EngineUrl::Cassandra(cassandra::elsewhere(url)), ..self.config.clone() };
+        }
         let moved = self.other();
         match (&self.config.url, &moved.url) {
             (EngineUrl::Lmdb(from), EngineUrl::Lmdb(to)) => {

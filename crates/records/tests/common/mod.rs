@@ -6,8 +6,11 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+pub mod cassandra;
 pub mod engines;
+pub mod history;
 pub mod mirror;
+pub mod moving;
 
 use restante_core::BlobId;
 use restante_records::{

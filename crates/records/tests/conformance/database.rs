@@ -2,7 +2,7 @@
 
 use restante_core::ErrorKind;
 use restante_records::{
-    Body, Change, Checkpoint, Commit, EngineUrl, Get, Opened, Query, RESTORE_JUMP, Revision, Upkeep, open,
+    Body, Change, Checkpoint, Commit, EngineUrl, Get, Opened, Query, RESTORE_JUMP, Revision, open,
 };
 
 use crate::{
@@ -11,12 +11,13 @@ use crate::{
         A, B, BY_MAILBOX, EMAIL, THREAD, at, blob, commit, create_one, destroy, email, mailbox, none,
         revision, rewrite,
     },
+    shared::findings,
 };
 
 crate::promises! {
     any: [],
     disk: [],
-    shared: [
+    sql: [
         a_check_finds_each_damage,
         a_damaged_record_is_corrupt_and_others_are_read,
         a_removed_origin_counts_as_a_restore,
@@ -32,11 +33,6 @@ fn schema_of(subject: &Subject) -> String {
 
 async fn sql(subject: &Subject, sql: &str) {
     subject.sql(&format!("SET search_path = {}; {sql}", schema_of(subject))).await;
-}
-
-async fn findings(upkeep: &dyn Upkeep) -> Vec<String> {
-    let report = upkeep.check(&|_, _| ()).await.unwrap();
-    report.findings.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
 }
 
 /// Some records with bodies, blobs, entries, changes and tombstones.

@@ -5,8 +5,8 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use bytes::Bytes;
 use restante_core::ErrorKind;
 use restante_records::{
-    COMMIT_CHANGES_MAX, Change, Config, Cursor, Properties, QUERY_ROWS_MAX, Query, RecordId, Records,
-    Revision, TEXT_BYTES_MAX, Value, open,
+    COMMIT_CHANGES_MAX, Change, Config, Cursor, Properties, QUERIES_MAX, QUERY_ROWS_MAX, Query, RecordId,
+    Records, Revision, TEXT_BYTES_MAX, Value, open,
 };
 
 use crate::{
@@ -49,6 +49,8 @@ crate::promises! {
         skipping_a_scattered_index_goes_on_through_all_ages,
         skipping_begins_behind_the_cursor,
         a_walk_goes_on_behind_a_page_that_skipped,
+        several_queries_are_answered_as_each_alone,
+        several_queries_are_refused_when_one_is_or_they_are_too_many,
         the_count_is_that_of_all_pages,
         the_count_begins_behind_the_cursor,
         what_a_query_refuses_is_not_counted,
@@ -521,6 +523,46 @@ async fn a_walk_goes_on_behind_a_page_that_skipped(subject: Subject) {
     let page = records.query(A, &query().skip(1)).await.unwrap();
     assert_eq!(page.ids, of(&all, &[1, 2]));
     assert_eq!(ids(&*records, A, &query().after(page.next.unwrap())).await, of(&all, &[3, 4]));
+}
+
+async fn several_queries_are_answered_as_each_alone(subject: Subject) {
+    let records = subject.open().await.records;
+    // Mailboxes with 0, 1, 2, 15, 16, 17 and 300 emails.
+    let counts = [0, 1, 2, 15, 16, 17, 300];
+    let places: Vec<(u64, u64)> =
+        (0..).zip(counts).flat_map(|(mailbox, count)| (0..count).map(move |time| (mailbox, time))).collect();
+    emails(&*records, &places).await;
+    let of_mailbox = |mailbox: u64| Query::new(EMAIL, BY_MAILBOX).equals(mailbox);
+    let cursor = records.query(A, &of_mailbox(6).limit(3)).await.unwrap().next.unwrap();
+    let mut queries: Vec<Query> = (0..8).map(|mailbox| of_mailbox(mailbox).limit(QUERY_ROWS_MAX)).collect();
+    queries.extend((0..8).map(|mailbox| of_mailbox(mailbox).limit(16).descending()));
+    queries.extend([0, 1, 15, 16, 17, 299, 300].map(|skip| of_mailbox(6).skip(skip).limit(10)));
+    queries.extend([
+        of_mailbox(6).after(cursor).with_values(),
+        Query::new(EMAIL, BY_HASH).equals("none"),
+        Query::new(EMAIL, BY_MAILBOX).between(Included(number(2)), Excluded(number(4))),
+        of_mailbox(6),
+    ]);
+    queries.extend((0..100).map(|n| of_mailbox(n % 8).skip(n / 8)));
+    let pages = records.query_each(A, &queries).await.unwrap();
+    assert_eq!(pages.len(), queries.len());
+    for (query, page) in queries.iter().zip(&pages) {
+        assert_eq!(*page, records.query(A, query).await.unwrap(), "{query:?}");
+    }
+    assert_eq!(records.query_each(A, &[]).await.unwrap(), []);
+    assert_eq!(records.query_each(B, &queries[1..2]).await.unwrap()[0].ids, []);
+}
+
+async fn several_queries_are_refused_when_one_is_or_they_are_too_many(subject: Subject) {
+    let records = subject.open().await.records;
+    emails(&*records, &[(1, 1)]).await;
+    let sound = || Query::new(EMAIL, BY_MAILBOX).equals(1);
+    let refused = async |queries: &[Query]| records.query_each(A, queries).await.unwrap_err().kind();
+    assert_eq!(refused(&[sound(), sound().limit(0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[Query::new(NO_KIND, BY_MAILBOX), sound()]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[sound(), sound().limit(QUERY_ROWS_MAX + 1)]).await, ErrorKind::Invalid);
+    assert_eq!(records.query_each(A, &vec![sound(); QUERIES_MAX]).await.unwrap().len(), QUERIES_MAX);
+    assert_eq!(refused(&vec![sound(); QUERIES_MAX + 1]).await, ErrorKind::Invalid);
 }
 
 async fn the_count_is_that_of_all_pages(subject: Subject) {

@@ -12,7 +12,7 @@ use std::{
 use restante_core::ErrorKind;
 use restante_records::{
     AccountId, Announcement, Body, Change, Commit, Config, EngineUrl, Opened, PostgresUrl, Query, RecordId,
-    Records, Revision, Schema, open,
+    Records, Revision, Schema, Upkeep, open,
 };
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
@@ -36,11 +36,19 @@ crate::promises! {
         servers_on_one_account_get_every_revision_and_id_once,
         who_follows_one_server_has_what_all_have_committed,
         a_server_with_other_indexes_is_refused_while_others_have_the_store_open,
+        bytes_that_texts_can_not_have_are_kept,
+    ],
+    sql: [
         lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twice,
         a_commit_that_waits_too_long_for_another_transaction_is_not_made,
         a_server_that_forgets_what_it_acknowledged_is_refused,
-        bytes_that_texts_can_not_have_are_kept,
     ]
+}
+
+/// What a check finds.
+pub(crate) async fn findings(upkeep: &dyn Upkeep) -> Vec<String> {
+    let report = upkeep.check(&|_, _| ()).await.unwrap();
+    report.findings.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
 }
 
 /// How long something that must come may take.
@@ -179,7 +187,7 @@ fn with_parameter(subject: &Subject, parameter: &str) -> Config {
 }
 
 /// Each commit says which one it is, so that one that is made twice shows.
-async fn commit_numbered(opened: Opened, task: u64, stop: Arc<AtomicBool>) -> (Vec<String>, u64) {
+pub(crate) async fn commit_numbered(opened: Opened, task: u64, stop: Arc<AtomicBool>) -> (Vec<String>, u64) {
     let (mut acknowledged, mut refused) = (Vec::new(), 0);
     for n in 0..100_000 {
         if stop.load(Ordering::SeqCst) {

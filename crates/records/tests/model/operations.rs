@@ -20,21 +20,70 @@ pub(crate) const ACCOUNTS: u32 = 3;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Commit { account: u32, expect: Vec<(Kind, Expected)>, changes: Vec<Wanted> },
-    Get { account: u32, kind: Kind, picks: Vec<Pick>, with_body: bool },
+    Commit {
+        account: u32,
+        expect: Vec<(Kind, Expected)>,
+        changes: Vec<Wanted>,
+    },
+    Get {
+        account: u32,
+        kind: Kind,
+        picks: Vec<Pick>,
+        with_body: bool,
+    },
     Query(Box<Asked>),
-    Changes { account: u32, kind: Option<Kind>, since: Pick, limit: usize },
-    Follow { account: u32, since: Pick, began: Pick, limit: usize },
-    KeepUp { account: u32, limit: usize },
-    Touched { after: Pick, limit: usize },
-    Save { follower: usize, position: Pick, accounts: Vec<(u32, Pick)> },
-    Forget { follower: usize },
-    Clean { seconds_ago: i64, limit: usize },
-    Erase { account: u32, limit: usize },
-    Wait { seconds: i64 },
-    Dump { after: Pick, limit: usize },
-    Reopen { is_closed_before: bool, has_all_indexes: bool },
+    Changes {
+        account: u32,
+        kind: Option<Kind>,
+        since: Pick,
+        limit: usize,
+    },
+    Follow {
+        account: u32,
+        since: Pick,
+        began: Pick,
+        limit: usize,
+    },
+    KeepUp {
+        account: u32,
+        limit: usize,
+    },
+    Touched {
+        after: Pick,
+        limit: usize,
+    },
+    Save {
+        follower: usize,
+        position: Pick,
+        accounts: Vec<(u32, Pick)>,
+    },
+    Forget {
+        follower: usize,
+    },
+    Clean {
+        seconds_ago: i64,
+        limit: usize,
+    },
+    Erase {
+        account: u32,
+        limit: usize,
+    },
+    Wait {
+        seconds: i64,
+    },
+    Dump {
+        after: Pick,
+        limit: usize,
+    },
+    Reopen {
+        is_closed_before: bool,
+        has_all_indexes: bool,
+    },
     Backup,
+    /// To another engine and back, each way interrupted after some writes.
+    Move {
+        interruptions: Vec<usize>,
+    },
     Check,
 }
 
@@ -229,6 +278,7 @@ fn upkeep() -> impl Strategy<Value = Operation> {
         2 => dump,
         2 => reopen,
         1 => Just(Operation::Backup),
+        1 => prop::collection::vec(0..8_usize, 0..3).prop_map(|interruptions| Operation::Move { interruptions }),
         1 => Just(Operation::Check),
     ]
 }

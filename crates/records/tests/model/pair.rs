@@ -8,9 +8,9 @@ use std::{
 
 use restante_core::{BlobId, Timestamp};
 use restante_records::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error,
-    FeedRequest, Get, Index, Kind, Opened, Position, Query, RESTORE_JUMP, RecordId, Revision, Schema, Stats,
-    TOUCHED_MAX, Touched, Upkeep, open,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, EngineUrl,
+    Error, FeedRequest, Get, Index, Kind, Opened, Position, Query, RESTORE_JUMP, RecordId, Revision, Schema,
+    Stats, TOUCHED_MAX, Touched, Upkeep, copy, open, open_moving,
 };
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
         engines::TestStore,
         mailbox_schema,
         mirror::{Mirror, all_of, dump},
+        moving::{close, copy_interrupted, differences, move_store, open_both},
         schema,
     },
     history::{self, History},
@@ -29,10 +30,13 @@ const FOLLOWERS: [&str; 4] = ["search", "sea", "push", "search\0"];
 
 pub(crate) struct Pair {
     place: Arc<TestStore>,
+    /// Where the store is now.
+    config: Config,
     engine: Opened,
     model: Opened,
     /// Whether the engine has all indexes that the model has.
     has_all_indexes: bool,
+    moves: usize,
     /// Cursors that were given, and the indexes that they are of.
     cursors: Vec<((Kind, Index), Cursor)>,
     /// What a client has of each account of the engine.
@@ -75,8 +79,10 @@ impl Pair {
         Self {
             engine: place.open().await,
             model: open(config).await.unwrap(),
+            config: place.config.clone(),
             place,
             has_all_indexes: true,
+            moves: 0,
             cursors: Vec::new(),
             clients: vec![Mirror::default(); ACCOUNTS as usize],
             history: History::default(),
@@ -121,6 +127,9 @@ impl Pair {
                 self.reopen(is_closed_before, has_all_indexes).await;
             }
             Operation::Backup => self.backup().await,
+            // Stores of this engine can't be moved.
+            Operation::Move { .. } if matches!(self.config.url, EngineUrl::Cassandra(_)) => {}
+            Operation::Move { interruptions } => self.move_away_and_back(&interruptions).await,
             Operation::Check => assert_sound(&self.engine).await,
         }
     }
@@ -374,12 +383,49 @@ impl Pair {
         // What is not closed is let go of, as by a process that ends.
         self.engine = self.model.clone();
         self.has_all_indexes = has_all_indexes;
-        self.engine = self.place.open_with(if has_all_indexes { schema() } else { fewer_indexes() }).await;
+        self.engine = open(self.config_with_schema()).await.unwrap();
+    }
+
+    fn config_with_schema(&self) -> Config {
+        let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
+        Config { schema, ..self.config.clone() }
+    }
+
+    /// Goes on with a copy of a copy, the first of which is on another engine.
+    async fn move_away_and_back(&mut self, interruptions: &[usize]) {
+        self.engine.upkeep.close().await.unwrap();
+        self.engine = self.model.clone();
+        let from = self.config_with_schema();
+        let away = EngineUrl::Lmdb(self.place.beside(&format!("away {}", self.moves)));
+        let back = Config { schema: from.schema.clone(), ..self.place.other() };
+        self.moves += 1;
+        if matches!(from.url, EngineUrl::Lmdb(_)) {
+            let memory = Config { url: EngineUrl::Memory, ..from.clone() };
+            let (source, middle) = open_both(&from, &memory).await;
+            let mut is_copied = false;
+            for writes in interruptions {
+                is_copied = is_copied || copy_interrupted(&source, &middle, *writes).await.is_some();
+            }
+            if !is_copied {
+                copy(&source, &middle, &|_, _| ()).await.unwrap();
+            }
+            let identity = source.opened.upkeep.identity();
+            let end = open_moving(Config { identity, ..back.clone() }).await.unwrap();
+            copy(&middle, &end, &|_, _| ()).await.unwrap();
+            assert_eq!(differences(&source, &end).await, Vec::<String>::new());
+            close([source, end]).await;
+        } else {
+            let away = Config { url: away, ..from.clone() };
+            move_store(&from, &away, interruptions).await;
+            move_store(&away, &back, interruptions).await;
+        }
+        self.config = Config { schema: schema(), ..back };
+        self.engine = open(self.config_with_schema()).await.unwrap();
     }
 
     /// What a backup has is what the store has.
     async fn backup(&mut self) {
-        let place = self.place.copy(&self.place.config, &self.engine).await;
+        let place = self.place.copy(&self.config, &self.engine).await;
         let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
         let copy = open(Config { schema, ..place }).await.unwrap();
         assert_same(&copy, &self.model, 1).await;

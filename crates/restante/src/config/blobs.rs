@@ -1,8 +1,11 @@
 //! The settings of blobs: where they are, how long they may be, and when those that nobody refers to are removed.
 
-use std::{num::NonZero, path::Path};
+use std::{
+    num::NonZero,
+    path::{Path, PathBuf},
+};
 
-use restante_blobs::{EngineUrl, FilesConfig};
+use restante_blobs::{EngineUrl, FilesConfig, S3Config};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +17,8 @@ const SWEEP_GRACE_SECONDS: u64 = 86_400;
 /// RFC 8620 §6: a blob that nobody refers to must not be deleted for at least an hour from the time of its upload. No commit
 /// of a record takes as long as that, so that none refers to a blob that is being removed.
 const SWEEP_GRACE_SECONDS_MIN: u64 = 3_600;
+/// The engine `s3` knows for so long what was touched.
+const S3_SWEEP_GRACE_SECONDS_MAX: u64 = 38 * 86_400;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +30,20 @@ pub(crate) struct Blobs {
     pub(crate) sweep_interval_seconds: NonZero<u64>,
     pub(crate) sweep_grace_seconds: NonZero<u64>,
     pub(crate) files: FilesConfig,
+    pub(crate) s3: BlobsS3,
+}
+
+/// The settings of an S3 storage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BlobsS3 {
+    /// Empty for that of the environment.
+    pub(crate) access_key: String,
+    /// Empty for the key of the environment.
+    pub(crate) secret_key_file: PathBuf,
+    /// Empty for one below the data folder.
+    pub(crate) folder: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: S3Config,
 }
 
 impl Blobs {
@@ -45,6 +64,13 @@ impl Blobs {
             let what = "a blob that lies in a pack file must fit into one: set at least blobs.files.packed_bytes_max";
             return Some(("blobs.files.pack_bytes", what.into()));
         }
+        let is_s3 = matches!(self.url, Some(EngineUrl::S3(_)));
+        if is_s3 && self.sweep_grace_seconds.get() > S3_SWEEP_GRACE_SECONDS_MAX {
+            let what = format!(
+                "an S3 storage does not know longer than that what was touched: set {S3_SWEEP_GRACE_SECONDS_MAX} at most"
+            );
+            return Some(("blobs.sweep_grace_seconds", what));
+        }
         None
     }
 }
@@ -58,6 +84,7 @@ impl Default for Blobs {
             sweep_interval_seconds: nonzero!(SWEEP_INTERVAL_SECONDS),
             sweep_grace_seconds: nonzero!(SWEEP_GRACE_SECONDS),
             files: config.files,
+            s3: BlobsS3::default(),
         }
     }
 }

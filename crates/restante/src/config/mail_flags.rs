@@ -1,6 +1,6 @@
 //! Flags of mail.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use restante_smtp::LmtpAddress;
@@ -26,10 +26,10 @@ pub(super) struct StoreFlags {
     /// Keep records here: lmdb:<folder>, postgres://<user>@<host>/<database> or memory: [default: lmdb:<data>/records]
     #[arg(long, value_name = "URL")]
     records: Option<String>,
-    /// Keep blobs here: files:<folder> or memory: [default: files:<data>/blobs]
+    /// Keep blobs here: files:<folder>, s3://<bucket>/<prefix> or memory: [default: files:<data>/blobs]
     #[arg(long, value_name = "URL")]
     blobs: Option<String>,
-    /// Keep the search index here: tantivy:<folder> or memory: [default: tantivy:<data>/search]
+    /// Keep the search index here: tantivy:<folder>, opensearch://<user>@<host>:<port> or memory: [default: tantivy:<data>/search]
     #[arg(long, value_name = "URL")]
     search: Option<String>,
 }
@@ -55,6 +55,11 @@ pub(super) struct MailFlags {
 }
 
 impl RecordsFlags {
+    /// No flags but a configuration file, for commands that name their records in another way.
+    pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
+        Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
+    }
+
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         self.folder.load([self.folder.settings(), self.stores.settings()].concat())

@@ -6,7 +6,7 @@ use std::{
 };
 
 use restante_core::nonzero;
-use restante_records::{EngineUrl, LmdbConfig, PostgresConfig};
+use restante_records::{CassandraConfig, EngineUrl, LmdbConfig, PostgresConfig};
 use serde::{Deserialize, Serialize};
 
 use super::words;
@@ -25,6 +25,7 @@ pub(crate) struct Records {
     pub(crate) clean_interval_seconds: NonZero<u64>,
     pub(crate) lmdb: LmdbConfig,
     pub(crate) postgres: RecordsPostgres,
+    pub(crate) cassandra: RecordsCassandra,
 }
 
 /// The settings of PostgreSQL.
@@ -34,6 +35,15 @@ pub(crate) struct RecordsPostgres {
     pub(crate) password_file: PathBuf,
     #[serde(flatten)]
     pub(crate) engine: PostgresConfig,
+}
+
+/// The settings of Cassandra.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordsCassandra {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: CassandraConfig,
 }
 
 impl Records {
@@ -51,6 +61,7 @@ impl Default for Records {
             clean_interval_seconds: nonzero!(CLEAN_INTERVAL_SECONDS),
             lmdb: LmdbConfig::default(),
             postgres: RecordsPostgres::default(),
+            cassandra: RecordsCassandra::default(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The settings of the search index: where it is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use restante_search::{EngineUrl, TantivyConfig};
+use restante_search::{EngineUrl, OpensearchConfig, TantivyConfig};
 use serde::{Deserialize, Serialize};
 
 use super::words;
@@ -14,11 +14,27 @@ pub(crate) struct Search {
     #[serde(with = "words::text_or_empty")]
     pub(crate) url: Option<EngineUrl>,
     pub(crate) tantivy: TantivyConfig,
+    pub(crate) opensearch: SearchOpensearch,
+}
+
+/// The settings of OpenSearch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SearchOpensearch {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: OpensearchConfig,
 }
 
 impl Search {
     /// Where the index is, with the default filled in.
     pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Tantivy(data_dir.join("search")))
+    }
+
+    /// The first setting that can't be used: its key and what is wrong.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        let wrong = OpensearchConfig::prefix_error(&self.opensearch.engine.prefix);
+        wrong.map(|what| ("search.opensearch.prefix", what))
     }
 }

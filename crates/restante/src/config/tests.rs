@@ -182,11 +182,11 @@ fn wrong_values_of_roles_name_the_key_and_the_place() {
         ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
         (
             "records.url = \"log:data\"",
-            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory:, lmdb:<folder> or",
+            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory:, lmdb:<folder>, postgres:",
         ),
         (
             "blobs.url = \"lmdb:data\"",
-            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory:, files:<folder> or",
         ),
         ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
         (
@@ -366,7 +366,7 @@ fn passwords_are_kept_and_not_shown() {
         [("RESTANTE_ARCHIVE__TANDEM", "postgres://me@db/y?password=secret"), ("RESTANTE_REST__PORT", "1")];
     let effective = set(file, &variables).unwrap();
     for (key, value, origin) in effective.shown() {
-        assert!(!format!("{key} = {value} # {origin}").contains("secret"), "{key} = {value}");
+        assert!(!format!("{value} # {origin}").contains("secret"), "{key} = {value}");
     }
     let shown = effective.shown().find(|(key, ..)| *key == "archive.url").unwrap().1;
     assert_eq!(shown.as_str(), Some("postgres://me:***@db/x"));

@@ -102,6 +102,38 @@ fn what_is_kept_is_counted_checked_and_dumped() {
 }
 
 #[test]
+fn records_are_moved_and_compared() {
+    let (_guard, folder) = folder();
+    fill(&folder);
+    let dump = said(&folder, &["records", "dump"]);
+    let (from, to) = ("lmdb:data/records", "lmdb:moved");
+    let copied = said(&folder, &["records", "copy", from, to]);
+    assert_eq!(copied, "copied 2 accounts with 3 records and tombstones, and 0 checkpoints\n");
+    let compared = said(&folder, &["records", "compare", from, to]);
+    assert_eq!(compared, "compared 3 records and tombstones: both are equal\n");
+    assert_eq!(said(&folder, &["records", "dump", "--records", to]), dump);
+    assert_eq!(said(&folder, &["records", "check", "--records", to]), "checked 2 records: all sound\n");
+
+    let refused = say(&folder, &["records", "copy", from, to]);
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert!(refused.err.contains("the target is a complete copy of these records"), "{}", refused.err);
+    said(&folder, &["records", "erase", "1", "--yes", "--records", to]);
+    let differ = say(&folder, &["records", "compare", from, to]);
+    assert_eq!(differ.code, 1);
+    assert!(differ.out.contains("account 1, kind 2, record 1: only in the first\n"), "{}", differ.out);
+
+    let refused = say(&folder, &["records", "copy", "lmdb:nowhere", "lmdb:other"]);
+    assert_eq!(refused.code, 1);
+    assert!(!folder.join("other").exists() && !folder.join("nowhere").exists(), "{}", refused.err);
+    assert_eq!(say(&folder, &["records", "copy", from, from]).code, 2);
+
+    let server = Server::start_with(&folder, &["--records", to]);
+    let refused = say(&folder, &["records", "copy", to, "lmdb:other"]);
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+#[test]
 fn an_account_is_erased() {
     let (_guard, folder) = folder();
     fill(&folder);

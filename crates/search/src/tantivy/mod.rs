@@ -36,7 +36,7 @@ use crate::{
     AccountId, Config, Error, Metrics, Opened, Page, Query, Search, TantivyConfig,
     tantivy::{
         files::OpenIndex,
-        write::{Writer, commit_when_due},
+        write::{Waiting, Writer, commit_when_due},
     },
     validate,
 };
@@ -53,6 +53,8 @@ struct Engine {
     open: Mutex<Option<OpenIndex>>,
     /// What writes, and what was written and is in no commit.
     writer: Arc<tokio::sync::Mutex<Writer>>,
+    /// What of it searches wait for.
+    waiting: Waiting,
     /// The series that may write.
     series: watch::Sender<u64>,
     /// The error of the last write, if it failed.
@@ -122,6 +124,7 @@ fn open_blocking(folder: PathBuf, config: Config) -> Result<Engine, Error> {
         metrics: config.metrics,
         open: Mutex::new(Some(open)),
         writer: Arc::default(),
+        waiting: Waiting::default(),
         series: watch::Sender::new(0),
         failure: Mutex::default(),
         is_damaged: AtomicBool::new(false),
@@ -153,6 +156,7 @@ impl Engine {
     }
 
     fn end_series(&self) {
+        self.waiting.clear(); // what is in no commit is dropped, or committed by the close
         self.series.send_modify(|series| *series += 1);
     }
 
@@ -171,6 +175,9 @@ impl Search for Handle {
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
         validate::query(query)?;
         let open = self.engine.open_index()?;
+        if self.engine.waiting.note_search(account) {
+            self.engine.written.notify_one();
+        }
         let closed = |_| Error::unavailable("the search index is closed");
         let permit = self.engine.permits.acquire().await.map_err(closed)?;
         let query = query.clone();

@@ -1,8 +1,11 @@
 //! Writing: batches, the state of accounts, the checkpoint, and commits.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Weak, atomic::Ordering},
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,6 +15,7 @@ use ::tantivy::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout_at};
 
 use super::{
@@ -24,14 +28,46 @@ use crate::{AccountId, Batch, Begun, Error, Index, Revision, Series, validate};
 /// The most bytes of texts that are written and in no commit: they wait in memory to be indexed.
 const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
 
-/// Revisions and checkpoints without documents are committed so many times later than documents: nobody waits for them.
+/// What nobody waits for is committed so many times later: documents of accounts that are not searched meanwhile, revisions and
+/// checkpoints.
 const LATER: u32 = 10;
+
+/// So many times the documents that are committed at once for one account are committed at once for all.
+const ALL_ACCOUNTS: usize = 10;
+
+/// Documents of an account count as waited for when they are this part of those that are committed at once: a search would match
+/// them all directly.
+const MANY_PART: usize = 4;
 
 /// Segments with more documents are merged no more: one merge takes a bounded time.
 const MERGED_DOCUMENTS_MAX: usize = 1_000_000;
 
 /// A segment of which more than this part is removed is written anew.
 const REMOVED_RATIO_MAX: f32 = 0.3;
+
+/// The accounts with documents that are in no commit, and whether one of them was searched since they were written.
+#[derive(Default)]
+pub(super) struct Waiting {
+    accounts: Mutex<HashSet<AccountId>>,
+    is_awaited: AtomicBool,
+}
+
+impl Waiting {
+    fn add(&self, account: AccountId) {
+        self.accounts.lock().insert(account);
+    }
+
+    /// Notes a search; returns whether a commit is due earlier by it.
+    pub(super) fn note_search(&self, account: AccountId) -> bool {
+        self.accounts.lock().contains(&account) && !self.is_awaited.swap(true, Ordering::AcqRel)
+    }
+
+    /// Everything is in a commit, or dropped.
+    pub(super) fn clear(&self) {
+        self.accounts.lock().clear();
+        self.is_awaited.store(false, Ordering::Release);
+    }
+}
 
 /// What writes. It is there from the first write of a series on, until one fails.
 #[derive(Default)]
@@ -48,6 +84,9 @@ struct Writing {
     /// Documents and removals that are in no commit.
     uncommitted: usize,
     uncommitted_bytes: usize,
+    /// The same of each account, one at least for a revision alone; and the most of one.
+    of_accounts: HashMap<AccountId, usize>,
+    of_account_max: usize,
     /// When the first of them was written.
     documents_since: Option<Instant>,
     /// When the first revision, or checkpoint, was written that is in no commit.
@@ -77,6 +116,8 @@ impl Writing {
             revisions: BTreeMap::new(),
             uncommitted: 0,
             uncommitted_bytes: 0,
+            of_accounts: HashMap::new(),
+            of_account_max: 0,
             documents_since: None,
             others_since: None,
         })
@@ -93,25 +134,34 @@ impl Writing {
             self.uncommitted_bytes += document.bytes();
         }
         let count = batch.removed.len() + batch.documents.len();
-        if count > 0 {
-            self.uncommitted += count;
-            self.documents_since.get_or_insert_with(Instant::now);
-        }
+        self.count(account, count);
         if let Some(revision) = batch.revision {
             self.set_revision(account, revision);
         }
         Ok(())
     }
 
+    /// Counts documents and removals of an account.
+    fn count(&mut self, account: AccountId, count: usize) {
+        if count == 0 {
+            return;
+        }
+        self.uncommitted += count;
+        let of_account = self.of_accounts.entry(account).or_default();
+        *of_account += count;
+        self.of_account_max = self.of_account_max.max(*of_account);
+        self.documents_since.get_or_insert_with(Instant::now);
+    }
+
     fn erase(&mut self, account: AccountId) {
         self.writer.delete_term(self.open.fields.account_term(account));
-        self.uncommitted += 1;
-        self.documents_since.get_or_insert_with(Instant::now);
+        self.count(account, 1);
         self.set_revision(account, Revision(0));
     }
 
     fn set_revision(&mut self, account: AccountId, revision: Revision) {
         self.revisions.insert(account, revision);
+        self.of_account_max = self.of_account_max.max(1);
         self.others_since.get_or_insert_with(Instant::now);
     }
 
@@ -123,15 +173,23 @@ impl Writing {
     }
 
     fn is_enough(&self, engine: &Engine) -> bool {
-        let documents_max = engine.config.commit_documents.get();
-        self.uncommitted.max(self.revisions.len()) >= documents_max
+        let of_account_max = engine.config.commit_documents.get();
+        self.of_account_max >= of_account_max
+            || self.uncommitted.max(self.revisions.len()) >= of_account_max.saturating_mul(ALL_ACCOUNTS)
             || self.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX
+    }
+
+    /// Whether documents should be found soon.
+    fn are_documents_awaited(&self, engine: &Engine) -> bool {
+        self.of_account_max >= engine.config.commit_documents.get() / MANY_PART
+            || engine.waiting.is_awaited.load(Ordering::Acquire)
     }
 
     /// When the next commit is due.
     fn due(&self, engine: &Engine) -> Option<Instant> {
         let delay = Duration::from_millis(engine.config.commit_ms);
-        let documents = self.documents_since.map(|since| since + delay);
+        let documents_delay = if self.are_documents_awaited(engine) { delay } else { delay * LATER };
+        let documents = self.documents_since.map(|since| since + documents_delay);
         let others = self.others_since.map(|since| since + delay * LATER);
         documents.into_iter().chain(others).min()
     }
@@ -154,7 +212,9 @@ impl Writing {
         prepared.commit()?;
         self.open.reader.reload()?;
         self.revisions.clear();
-        (self.uncommitted, self.uncommitted_bytes) = (0, 0);
+        self.of_accounts.clear();
+        (self.uncommitted, self.uncommitted_bytes, self.of_account_max) = (0, 0, 0);
+        engine.waiting.clear();
         (self.documents_since, self.others_since) = (None, None);
         engine.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
         Ok(())
@@ -353,7 +413,15 @@ impl Index for Handle {
 
     async fn write(&self, series: Series, account: AccountId, batch: Batch) -> Result<(), Error> {
         validate::batch(&batch)?;
-        self.engine.write_in(series, move |writing, _| writing.write(account, batch)).await
+        let has_documents = !batch.documents.is_empty();
+        let write = move |writing: &mut Writing, engine: &Engine| {
+            writing.write(account, batch)?;
+            if has_documents {
+                engine.waiting.add(account);
+            }
+            Ok(())
+        };
+        self.engine.write_in(series, write).await
     }
 
     async fn erase(&self, series: Series, account: AccountId) -> Result<(), Error> {
@@ -384,5 +452,89 @@ impl Index for Handle {
 
     async fn commit(&self, series: Series) -> Result<(), Error> {
         self.engine.write_in(series, |writing, engine| writing.commit(engine)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZero;
+
+    use super::*;
+    use crate::{
+        Config, Document, EngineUrl, Filter, Query, RecordId, Search, TantivyConfig, tantivy::open_handle,
+    };
+
+    const COMMIT_MS: u64 = 1_000_000;
+    const OF_ACCOUNT: usize = 8;
+
+    async fn open(folder: &tempfile::TempDir) -> (Handle, Series) {
+        let mut config = Config::new(EngineUrl::Tantivy(folder.path().into()));
+        let commit_documents = NonZero::new(OF_ACCOUNT).unwrap();
+        config.tantivy = TantivyConfig { commit_ms: COMMIT_MS, commit_documents, ..config.tantivy };
+        let handle = open_handle(folder.path().into(), config).await.unwrap();
+        let series = handle.begin().await.unwrap().series;
+        (handle, series)
+    }
+
+    async fn write(handle: &Handle, series: Series, account: u32, ids: std::ops::Range<u64>) {
+        let document = |id| Document { id: RecordId(id), ..Document::default() };
+        let revision = Some(Revision(ids.end));
+        let batch = Batch { documents: ids.map(document).collect(), revision, ..Batch::default() };
+        handle.write(series, AccountId(account), batch).await.unwrap();
+    }
+
+    async fn search(handle: &Handle, account: u32) -> usize {
+        let page = handle.query(AccountId(account), &Query::new(Filter::And(vec![]))).await.unwrap();
+        page.hits.len()
+    }
+
+    /// The milliseconds from the first document that is in no commit to the commit; `None` when all are in one.
+    async fn delay_ms(handle: &Handle) -> Option<u64> {
+        let writer = handle.engine.writer.lock().await;
+        let writing = writer.writing.as_ref().unwrap();
+        let delay = writing.due(&handle.engine)? - writing.documents_since?;
+        Some(delay.as_millis() as u64)
+    }
+
+    #[tokio::test]
+    async fn documents_are_committed_soon_where_an_account_is_searched_and_later_where_none_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (handle, series) = open(&folder).await;
+        let later = COMMIT_MS * u64::from(LATER);
+        for _ in 0..2 {
+            write(&handle, series, 1, 1..2).await;
+            search(&handle, 2).await;
+            assert_eq!(delay_ms(&handle).await, Some(later), "nobody waits for it");
+            search(&handle, 1).await;
+            assert_eq!(delay_ms(&handle).await, Some(COMMIT_MS));
+            handle.commit(series).await.unwrap();
+            assert_eq!((delay_ms(&handle).await, search(&handle, 1).await), (None, 1));
+        }
+        // Of a series that ended nothing is left to wait for.
+        write(&handle, series, 1, 2..3).await;
+        search(&handle, 1).await;
+        let series = handle.begin().await.unwrap().series;
+        write(&handle, series, 2, 1..2).await;
+        search(&handle, 1).await;
+        assert_eq!(delay_ms(&handle).await, Some(later));
+    }
+
+    #[tokio::test]
+    async fn many_documents_are_committed_soon_and_more_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (handle, series) = open(&folder).await;
+        let many = (OF_ACCOUNT / MANY_PART) as u64;
+        write(&handle, series, 1, 0..many).await;
+        assert_eq!(delay_ms(&handle).await, Some(COMMIT_MS), "a search would match many directly");
+        write(&handle, series, 1, many..OF_ACCOUNT as u64).await;
+        assert_eq!((delay_ms(&handle).await, search(&handle, 1).await), (None, OF_ACCOUNT));
+
+        let accounts = (OF_ACCOUNT * ALL_ACCOUNTS) as u32;
+        for account in 2..1 + accounts {
+            write(&handle, series, account, 0..1).await;
+        }
+        assert_eq!(delay_ms(&handle).await, Some(COMMIT_MS * u64::from(LATER)));
+        write(&handle, series, 1 + accounts, 0..1).await;
+        assert_eq!((delay_ms(&handle).await, search(&handle, 2).await), (None, 1));
     }
 }

@@ -1,19 +1,25 @@
 //! The engines under test, where their indexes lie during a test, and short ways to write and to ask.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::{future::Future, path::PathBuf, sync::Arc, thread, time::Duration};
+pub(crate) mod server;
+
+use std::{env, future::Future, path::PathBuf, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
-use libtest_mimic::{Arguments, Completion, Trial};
-use restante_core::ErrorKind;
+use libtest_mimic::{Arguments, Trial};
+use restante_core::{ErrorKind, Identity, nonzero};
+use restante_disk::testing::run_or_ignore;
 use restante_search::{
-    AccountId, Batch, Config, Document, EngineUrl, Field, Filter, HeaderName, Opened, Page, Query, RecordId,
-    Revision, SearchText, Series, open,
+    AccountId, Batch, Config, Document, EngineUrl, Field, Filter, HeaderName, Opened, OpensearchConfig, Page,
+    Query, RecordId, Revision, SearchText, Series, open,
 };
 use tokio::time::sleep;
 
 pub(crate) const A: AccountId = AccountId(7);
 pub(crate) const B: AccountId = AccountId(8);
+
+/// Names the OpenSearch, as `dev/services/with opensearch` sets it.
+const OPENSEARCH_URL: &str = "RESTANTE_OPENSEARCH_URL";
 
 /// Each trial writes and syncs: more at once than this only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 4;
@@ -24,22 +30,53 @@ pub(crate) enum Engine {
     Tantivy,
     /// It commits after each write.
     TantivyEager,
+    Opensearch,
+    /// It commits after each write.
+    OpensearchEager,
 }
 
 impl Engine {
-    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Tantivy, Self::TantivyEager];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Memory, Self::Tantivy, Self::TantivyEager, Self::Opensearch, Self::OpensearchEager];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Tantivy => "tantivy",
             Self::TantivyEager => "tantivy-eager",
+            Self::Opensearch => "opensearch",
+            Self::OpensearchEager => "opensearch-eager",
         }
+    }
+
+    /// Whether a server has its index.
+    pub(crate) fn has_server(self) -> bool {
+        matches!(self, Self::Opensearch | Self::OpensearchEager)
+    }
+
+    fn is_eager(self) -> bool {
+        matches!(self, Self::TantivyEager | Self::OpensearchEager)
+    }
+
+    /// Why it isn't to be had here.
+    pub(crate) fn missing(self) -> Option<String> {
+        if !self.has_server() {
+            return None;
+        }
+        if !cfg!(feature = "opensearch") {
+            return Some("this build is without the engine".to_owned());
+        }
+        opensearch_url().is_none().then(|| format!("{OPENSEARCH_URL} is not set"))
     }
 
     pub(crate) fn is_volatile(self) -> bool {
         self == Self::Memory
     }
+}
+
+/// Where the OpenSearch for tests is.
+pub(crate) fn opensearch_url() -> Option<String> {
+    env::var(OPENSEARCH_URL).ok().filter(|url| !url.is_empty())
 }
 
 pub(crate) fn arguments() -> Arguments {
@@ -49,11 +86,13 @@ pub(crate) fn arguments() -> Arguments {
     arguments
 }
 
-/// A test named for an engine and for what holds on it.
+/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required but not to be
+/// had, it fails.
 pub(crate) fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    // All shapes of an engine are required by one name.
+    let needed = engine.name().trim_end_matches("-eager");
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
-        test();
-        Ok(Completion::Completed)
+        run_or_ignore(needed, engine.missing(), test)
     })
 }
 
@@ -77,15 +116,40 @@ impl TestIndex {
         let url = match engine {
             Engine::Memory => EngineUrl::Memory,
             Engine::Tantivy | Engine::TantivyEager => EngineUrl::Tantivy(folder.path().join("search")),
+            Engine::Opensearch | Engine::OpensearchEager => opensearch_url().unwrap().parse().unwrap(),
         };
         let mut config = Config::new(url);
         // Tests commit when they want to.
         config.tantivy.commit_ms = 3_600_000;
         config.tantivy.memory_bytes = 15_000_000;
-        if engine == Engine::TantivyEager {
-            config.tantivy.commit_documents = 1.try_into().unwrap();
+        config.opensearch = OpensearchConfig {
+            prefix: format!("t-{}", Identity::random()),
+            shards: nonzero!(2),
+            replicas: 0,
+            commit_ms: 3_600_000,
+            ..OpensearchConfig::default()
+        };
+        // The server shares its processors with the tests.
+        config.opensearch.timeout_ms = nonzero!(30_000);
+        if engine.is_eager() {
+            config.tantivy.commit_documents = nonzero!(1);
+            config.opensearch.commit_documents = nonzero!(1);
         }
         Self { engine, config, folder }
+    }
+
+    /// The same, with commits after so many milliseconds, and only after a thousand documents at once.
+    pub(crate) fn config_with(&self, commit_ms: u64) -> Config {
+        let mut config = self.config.clone();
+        (config.tantivy.commit_ms, config.opensearch.commit_ms) = (commit_ms, commit_ms);
+        config.tantivy.commit_documents = nonzero!(1_000);
+        config.opensearch.commit_documents = nonzero!(1_000);
+        config
+    }
+
+    /// The prefix of the engine's indexes.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.config.opensearch.prefix
     }
 
     /// The folder of the engine.
@@ -111,6 +175,14 @@ impl TestIndex {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         self.open().await
+    }
+}
+
+impl Drop for TestIndex {
+    fn drop(&mut self) {
+        if self.engine.has_server() {
+            server::remove(self.prefix());
+        }
     }
 }
 

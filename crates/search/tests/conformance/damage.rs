@@ -15,7 +15,7 @@ use crate::{
 
 crate::promises! {
     any: [],
-    disk: [
+    files: [
         any_file_that_is_cut_is_noticed_on_opening,
         any_file_with_a_flipped_bit_is_noticed_on_opening,
         any_file_that_is_missing_is_noticed_on_opening,

@@ -274,9 +274,7 @@ async fn closing_commits_what_was_written(subject: Subject) {
 }
 
 async fn what_is_in_no_commit_is_dropped_by_the_next_series(subject: Subject) {
-    let mut config = subject.config.clone();
-    config.tantivy.commit_documents = 1_000.try_into().unwrap();
-    let opened = open(config).await.unwrap();
+    let opened = open(subject.config_with(3_600_000)).await.unwrap();
     index(&opened, A, [email(1, "word")]).await;
     let series = begin(&opened).await;
     opened.index.write(series, A, batch([email(2, "word")], 2)).await.unwrap();
@@ -311,9 +309,7 @@ async fn a_commit_has_all_that_was_written_before_it_and_its_checkpoint(subject:
 }
 
 async fn commits_come_by_themselves_after_their_time(subject: Subject) {
-    let mut config = subject.config.clone();
-    config.tantivy.commit_ms = 20;
-    let opened = open(config).await.unwrap();
+    let opened = open(subject.config_with(20)).await.unwrap();
     let series = begin(&opened).await;
     for number in 1..=2 {
         opened.index.write(series, A, batch([email(number, "word")], number)).await.unwrap();

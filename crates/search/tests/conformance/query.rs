@@ -1,11 +1,14 @@
 //! What `query` promises of its pages.
 
 use restante_core::ErrorKind;
-use restante_search::{Document, Filter, Hit, Order, QUERY_HITS_MAX, Query, Revision};
+use restante_search::{
+    Document, FILTER_CONDITIONS_MAX, FILTER_DEPTH_MAX, Filter, Hit, Order, QUERY_HITS_MAX, Query, Revision,
+    TEXT_WORDS_MAX,
+};
 
 use crate::{
     Subject,
-    common::{A, B, anywhere, batch, begin, email, found, id, index, page, removal},
+    common::{A, B, anywhere, batch, begin, email, found, header, id, index, page, removal},
 };
 
 crate::promises! {
@@ -19,8 +22,10 @@ crate::promises! {
         a_page_is_complete_up_to_its_revision,
         limits_and_filters_out_of_bounds_are_refused,
         a_common_word_finds_all_of_many_documents,
+        a_page_of_more_than_ten_thousand_hits_is_whole,
+        filters_at_their_bounds_are_answered,
+        the_first_and_the_last_of_all_numbers_and_times_are_found,
     ],
-    disk: []
 }
 
 async fn hits_ascend_by_id_and_have_their_time(subject: Subject) {
@@ -174,4 +179,84 @@ async fn a_common_word_finds_all_of_many_documents(subject: Subject) {
     opened.index.commit(series).await.unwrap();
     assert_eq!(found(&opened, A, anywhere("common")).await.len(), 3_000);
     assert_eq!(found(&opened, A, anywhere("'common word'")).await.len(), 3_000);
+}
+
+async fn a_page_of_more_than_ten_thousand_hits_is_whole(subject: Subject) {
+    let opened = subject.open().await;
+    let series = begin(&opened).await;
+    for part in 0..6_u64 {
+        let documents = (1..=4_000).map(|n| email(part * 4_000 + n, "x"));
+        opened.index.write(series, A, batch(documents, part + 1)).await.unwrap();
+    }
+    opened.index.commit(series).await.unwrap();
+    let all: Vec<u64> = (1..=24_000).collect();
+    assert_eq!(found(&opened, A, anywhere("x")).await, all);
+    let after = Some(Hit { id: id(20), received: 200 });
+    for limit in [9_998, 9_999, 10_000, 20_001, 23_979, 23_980, 23_981] {
+        let query = Query { after, limit, ..Query::new(anywhere("x")) };
+        let page = opened.search.query(A, &query).await.unwrap();
+        let ids: Vec<u64> = page.hits.iter().map(|hit| hit.id.0).collect();
+        assert_eq!(ids, all[20..][..limit.min(23_980)], "{limit}");
+        assert_eq!((page.has_more, page.revision), (limit < 23_980, Revision(6)), "{limit}");
+    }
+    let query = Query { order: Order::NewestFirst, after, ..Query::new(anywhere("x")) };
+    let newest = opened.search.query(A, &query).await.unwrap();
+    assert_eq!(newest.hits.iter().map(|hit| hit.id.0).collect::<Vec<_>>(), (1..20).rev().collect::<Vec<_>>());
+    let query = Query { order: Order::NewestFirst, ..Query::new(anywhere("x")) };
+    let newest = opened.search.query(A, &query).await.unwrap();
+    assert_eq!(
+        newest.hits.iter().map(|hit| hit.id.0).collect::<Vec<_>>(),
+        (1..=24_000).rev().collect::<Vec<_>>()
+    );
+}
+
+async fn filters_at_their_bounds_are_answered(subject: Subject) {
+    let opened = subject.open().await;
+    let words: Vec<String> = (0..TEXT_WORDS_MAX).map(|n| format!("w{n}")).collect();
+    let all = words.join(" ");
+    index(&opened, A, [email(1, &all), Document { subject: all.clone(), ..email(2, "x") }, email(3, "w1")])
+        .await;
+    let mut deep = anywhere("w1");
+    for _ in 1..FILTER_DEPTH_MAX {
+        deep = Filter::Not(vec![deep]);
+    }
+    let twice = Filter::And(vec![anywhere(&all), anywhere(&all)]);
+    let names: Vec<Filter> = (2..FILTER_CONDITIONS_MAX).map(|n| header(&format!("x-{n}"), None)).collect();
+    let wide = Filter::Or([vec![anywhere("w1")], names].concat());
+    let pairs: Vec<String> = (0..TEXT_WORDS_MAX / 2).map(|n| format!("w{}.w{}", 2 * n, 2 * n + 1)).collect();
+    let phrases = Filter::Or(vec![anywhere(&pairs.join(" ")), anywhere(&pairs.join(" "))]);
+    for (filter, expected) in
+        [(twice, vec![1, 2]), (deep, vec![]), (wide, vec![1, 2, 3]), (phrases, vec![1, 2])]
+    {
+        filter.check().unwrap();
+        assert_eq!(found(&opened, A, filter).await, expected);
+    }
+}
+
+async fn the_first_and_the_last_of_all_numbers_and_times_are_found(subject: Subject) {
+    let opened = subject.open().await;
+    let numbers = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
+    let times = [i64::MAX, 0, i64::MIN, i64::MAX, 5];
+    let of = |(number, received): (u64, i64)| Document { id: id(number), received, ..email(1, "x") };
+    let documents: Vec<Document> = numbers.into_iter().zip(times).map(of).collect();
+    index(&opened, A, documents.clone()).await;
+    for order in [Order::ById, Order::NewestFirst] {
+        let mut expected: Vec<Hit> =
+            documents.iter().map(|one| Hit { id: one.id, received: one.received }).collect();
+        expected.sort_by(|left, right| order.compare(left, right));
+        for limit in [1, 2, 10] {
+            let (mut walked, mut after) = (Vec::new(), None);
+            loop {
+                let query = Query { filter: anywhere("x"), order, after, limit };
+                let page = opened.search.query(A, &query).await.unwrap();
+                assert_eq!(page.revision, Revision(1));
+                after = page.hits.last().copied();
+                walked.extend(page.hits);
+                if !page.has_more {
+                    break;
+                }
+            }
+            assert_eq!(walked, expected, "{order:?} by {limit}");
+        }
+    }
 }

@@ -332,6 +332,9 @@ impl OpenDoor for OpenMail {
         let config = self.config();
         let records = self.stores.records.upkeep.clone();
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
+        if let Some(search) = &self.search {
+            routes.extend(commands::search::routes(config.search_url().to_string(), search.upkeep.clone()));
+        }
         let removed = self.account_removed.clone();
         routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config), removed));
         let keys = commands::directory::dkim::keys_of(&self.stores.records, config, self.directory.clone());

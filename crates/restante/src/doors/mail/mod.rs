@@ -10,7 +10,7 @@ pub(crate) mod journal;
 mod logins;
 pub(crate) mod records;
 mod reporting;
-mod search;
+pub(crate) mod search;
 pub(crate) mod sending;
 mod settings;
 mod stores;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use restante_core::ErrorKind;
-use restante_records::{EngineUrl, Metrics, Opened, Schema};
+use restante_core::{ErrorKind, Identity};
+use restante_records::{EngineUrl, Metrics, Moving, Opened, Schema};
 
 use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
@@ -25,14 +25,37 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
 }
 
 async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyhow::Result<Opened> {
-    let url = with_password(config.records_url(), &config.records.postgres.password_file)?;
+    let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
+        must_exist,
+        metrics,
+        ..engine_config(config, url.clone())?
+    })
+    .await;
+    opened.with_context(|| format!("can't open the records {url}"))
+}
+
+fn engine_config(config: &Config, url: EngineUrl) -> anyhow::Result<restante_records::Config> {
+    let url = with_password(url, config)?;
+    Ok(restante_records::Config {
         lmdb: config.records.lmdb,
         postgres: config.records.postgres.engine,
-        must_exist,
+        cassandra: config.records.cassandra.engine,
         clock: clock::system(),
-        metrics,
-        ..restante_records::Config::new(url.clone(), schema())
+        ..restante_records::Config::new(url, schema())
+    })
+}
+
+/// Opens records for this process alone, to move them. With an identity they are made when they are not there.
+pub(crate) async fn open_moving(
+    config: &Config,
+    url: &EngineUrl,
+    new: Option<Identity>,
+) -> anyhow::Result<Moving> {
+    let opened = restante_records::open_moving(restante_records::Config {
+        must_exist: new.is_none(),
+        identity: new.unwrap_or_else(Identity::random),
+        ..engine_config(config, url.clone())?
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))
@@ -40,20 +63,33 @@ async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyho
 
 /// The place of a database with the password from a file, which counts unless the URL has its own. Without either the engine
 /// looks into the environment.
-fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
+fn with_password(url: EngineUrl, config: &Config) -> anyhow::Result<EngineUrl> {
+    let Some((_, file)) = password_file(&url, config) else { return Ok(url) };
+    let password = secrets::read("password", file)?;
     match url {
-        EngineUrl::Postgres(place) if !file.as_os_str().is_empty() => {
-            Ok(EngineUrl::Postgres(place.with_password(secrets::read("password", file)?)))
-        }
+        EngineUrl::Postgres(place) => Ok(EngineUrl::Postgres(place.with_password(password))),
+        EngineUrl::Cassandra(place) => Ok(EngineUrl::Cassandra(place.with_password(password))),
         other => Ok(other),
     }
+}
+
+/// The file with the password of a database, if there is one, and its key among the settings.
+pub(crate) fn password_file<'c>(url: &EngineUrl, config: &'c Config) -> Option<(&'static str, &'c Path)> {
+    let (key, file) = match url {
+        EngineUrl::Postgres(_) => ("records.postgres.password_file", &config.records.postgres.password_file),
+        EngineUrl::Cassandra(_) => {
+            ("records.cassandra.password_file", &config.records.cassandra.password_file)
+        }
+        EngineUrl::Lmdb(_) | EngineUrl::Memory => return None,
+    };
+    (!file.as_os_str().is_empty()).then_some((key, file.as_path()))
 }
 
 /// Whether there are records to back up. Those that are elsewhere say by themselves that they are not in the backup.
 pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
     match config.records_url() {
         EngineUrl::Lmdb(folder) => is_used(&folder),
-        EngineUrl::Postgres(_) => Ok(true),
+        EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) => Ok(true),
         EngineUrl::Memory => Ok(false),
     }
 }

@@ -1,27 +1,53 @@
 //! Opens the search index that the settings name, and the follower that fills it.
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
-use restante_core::Clock;
+use restante_core::{Clock, ErrorKind};
 pub(super) use restante_indexer::Indexer;
 use restante_operate::RoleCheck;
-use restante_search::{Metrics, Opened};
+use restante_search::{EngineUrl, Metrics, Opened};
 use tokio::{runtime::Builder, sync::oneshot, task::JoinHandle, time::timeout};
 use tracing::{debug, warn};
 
 use super::stores::Stores;
-use crate::{config::Config, signals::Stop};
+use crate::{config::Config, exit, secrets, signals::Stop};
 
 /// Opens the search index of the settings, and makes it when it is not there.
 pub(super) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
-    let url = config.search_url();
+    open_with(config, metrics, false).await
+}
+
+/// The same for a command, which makes nothing.
+pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
+    open_with(config, Metrics::default(), true).await.map_err(|error| {
+        if exit::kind(&error) != Some(ErrorKind::Conflict) {
+            return error;
+        }
+        restante_search::Error::conflict(format!("{error:#}, or use --rest URL for a running server")).into()
+    })
+}
+
+async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyhow::Result<Opened> {
+    let url = with_password(config.search_url(), &config.search.opensearch.password_file)?;
     let settings = restante_search::Config {
         tantivy: config.search.tantivy,
+        opensearch: config.search.opensearch.engine.clone(),
+        must_exist,
         metrics,
         ..restante_search::Config::new(url.clone())
     };
     restante_search::open(settings).await.with_context(|| format!("can't open the search index {url}"))
+}
+
+/// The place of a server with the password from a file, which counts unless the URL has its own.
+fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
+    match url {
+        EngineUrl::Opensearch(place) if !file.as_os_str().is_empty() => {
+            Ok(EngineUrl::Opensearch(place.with_password(secrets::read("password", file)?)))
+        }
+        other => Ok(other),
+    }
 }
 
 /// Whether it works.

@@ -65,7 +65,10 @@ impl DoorSettings for MailSpec {
 
     fn contradiction(&self, config: &Config) -> Option<(&'static str, String)> {
         let of_directory = config.directory.rounds_problem().map(|what| ("directory.rounds", what));
-        of_directory.or_else(|| config.blobs.contradiction()).or_else(|| of_doors(config))
+        of_directory
+            .or_else(|| config.blobs.contradiction())
+            .or_else(|| config.search.contradiction())
+            .or_else(|| of_doors(config))
     }
 
     fn listener(&self, _config: &Config) -> Option<DoorListener> {
@@ -104,15 +107,24 @@ impl DoorSettings for MailSpec {
     fn without_secret(&self, config: &Config, key: &str) -> Option<String> {
         match key {
             "records.url" => config.records.url.as_ref().map(ToString::to_string),
+            "search.url" => config.search.url.as_ref().map(ToString::to_string),
             _ => None,
         }
     }
 
     fn check(&self, config: &Config, findings: &mut Findings) {
-        let needs_password = matches!(config.records_url(), restante_records::EngineUrl::Postgres(_));
-        let file = &config.records.postgres.password_file;
+        if let Some((key, file)) = super::records::password_file(&config.records_url(), config) {
+            findings.note(key, secrets::read("password", file));
+        }
+        let needs_secret_key = matches!(config.blobs_url(), restante_blobs::EngineUrl::S3(_));
+        let file = &config.blobs.s3.secret_key_file;
+        if needs_secret_key && !file.as_os_str().is_empty() {
+            findings.note("blobs.s3.secret_key_file", secrets::read("secret key", file));
+        }
+        let needs_password = matches!(config.search_url(), restante_search::EngineUrl::Opensearch(_));
+        let file = &config.search.opensearch.password_file;
         if needs_password && !file.as_os_str().is_empty() {
-            findings.note("records.postgres.password_file", secrets::read("password", file));
+            findings.note("search.opensearch.password_file", secrets::read("password", file));
         }
     }
 }

@@ -171,14 +171,16 @@ fn gauge(number: u64) -> i64 {
 fn folder_of_records(config: &Config) -> Option<PathBuf> {
     match config.records_url() {
         restante_records::EngineUrl::Lmdb(folder) => Some(folder),
-        restante_records::EngineUrl::Postgres(_) | restante_records::EngineUrl::Memory => None,
+        restante_records::EngineUrl::Postgres(_)
+        | restante_records::EngineUrl::Cassandra(_)
+        | restante_records::EngineUrl::Memory => None,
     }
 }
 
 fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
     match config.blobs_url() {
         restante_blobs::EngineUrl::Files(folder) => Some(folder),
-        restante_blobs::EngineUrl::Memory => None,
+        restante_blobs::EngineUrl::S3(_) | restante_blobs::EngineUrl::Memory => None,
     }
 }
 

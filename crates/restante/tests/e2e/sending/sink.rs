@@ -47,7 +47,7 @@ pub(super) enum Step {
 struct Hold {
     step: Step,
     recipient: String,
-    reached: mpsc::SyncSender<()>,
+    reached: mpsc::SyncSender<String>,
 }
 
 /// A mail server. Recipients whose local part begins with `refused` get 550, `later` 451 while it is busy, and a message to `cut` is
@@ -67,10 +67,10 @@ struct State {
 
 impl State {
     /// Whether a message to this recipient is held up here, which is announced.
-    fn holds(&self, step: Step, recipient: &str) -> bool {
+    fn holds(&self, step: Step, recipient: &str, client: &str) -> bool {
         let mut hold = self.hold.lock().unwrap();
         let found = hold.take_if(|hold| hold.step == step && hold.recipient == recipient);
-        found.is_some_and(|hold| hold.reached.send(()).is_ok())
+        found.is_some_and(|hold| hold.reached.send(client.to_owned()).is_ok())
     }
 
     /// Keeps a message; returns its index.
@@ -111,8 +111,9 @@ impl Sink {
         self.state.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
-    /// Holds up the first message to this recipient at a step; what is returned says when it has got there.
-    pub(super) fn hold(&self, step: Step, recipient: &str) -> mpsc::Receiver<()> {
+    /// Holds up the first message to this recipient at a step; what is returned says when it has got there, and from which client,
+    /// by the name in its `EHLO`.
+    pub(super) fn hold(&self, step: Step, recipient: &str) -> mpsc::Receiver<String> {
         let (reached, wait) = mpsc::sync_channel(1);
         *self.state.hold.lock().unwrap() = Some(Hold { step, recipient: recipient.to_owned(), reached });
         wait
@@ -132,7 +133,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
         is_answered: true,
         is_noted: false,
     };
-    let mut last_taken = None;
+    let (mut last_taken, mut client) = (None, String::new());
     out.write_all(b"220 sink.example ESMTP\r\n")?;
     while let Some(line) = lines.next() {
         let line = line?;
@@ -145,6 +146,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
         let upper = line.to_ascii_uppercase();
         let reply: &[u8] = match upper.get(..4).unwrap_or_default() {
             "EHLO" => {
+                client = line.get(5..).unwrap_or_default().to_owned();
                 b"250-sink.example\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 SIZE 50000000\r\n"
             }
             "MAIL" => {
@@ -153,7 +155,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
             }
             "RCPT" if path().starts_with("refused") => {
                 out.write_all(b"550 5.1.1 nobody here\r\n")?;
-                state.holds(Step::Refused, path());
+                state.holds(Step::Refused, path(), &client);
                 continue;
             }
             "RCPT" if path().starts_with("later") && state.is_busy.load(Ordering::Relaxed) => {
@@ -165,7 +167,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
             }
             "DATA" if message.recipients.is_empty() => b"554 5.5.1 no recipients\r\n",
             "DATA" => {
-                if message.recipients.iter().any(|recipient| state.holds(Step::Data, recipient)) {
+                if message.recipients.iter().any(|recipient| state.holds(Step::Data, recipient, &client)) {
                     return until_closed(lines);
                 }
                 out.write_all(b"354 go on\r\n")?;
@@ -184,7 +186,7 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
                 if is_cut {
                     return Ok(());
                 }
-                if message.recipients.iter().any(|recipient| state.holds(Step::Taken, recipient)) {
+                if message.recipients.iter().any(|recipient| state.holds(Step::Taken, recipient, &client)) {
                     state.taken.lock().unwrap()[index].is_answered = false;
                     return until_closed(lines);
                 }

@@ -7,12 +7,15 @@ use std::{
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::{Mail, email, message::Shorthand, row::Row, thread as thread_kind};
-use restante_records::{ChangesSince, Get, Kind, Properties, Query, Record, Records, Value};
+use restante_records::{ChangesSince, Get, Kind, Properties, Record, Records, Value};
 use restante_search as search;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
-use crate::core::{Context, MethodError};
+use crate::{
+    core::{Context, MethodError},
+    methods::thread::emails_of_each,
+};
 
 use super::{
     filter::{Condition, Filter},
@@ -36,9 +39,6 @@ const UPDATES_MAX: usize = 4_096;
 
 /// With the threads of what changed, no more emails than this are looked at again.
 const AFFECTED_MAX: usize = 16_384;
-
-/// The most emails of a thread that are looked at: threads end before (`mail.md` section 5).
-const THREAD_EMAILS_MAX: usize = 4_096;
 
 /// A result of more emails is sorted on the blocking pool, and so are more changes put into one.
 const SORTED_INLINE_MAX: usize = 2_048;
@@ -407,17 +407,14 @@ impl<'c> Selection<'c> {
         Ok(found)
     }
 
-    /// The emails of threads, at most [`THREAD_EMAILS_MAX`] of each.
+    /// The emails of threads.
     pub(crate) async fn emails_of(
         &self,
         threads: impl IntoIterator<Item = u64>,
     ) -> Result<Vec<RecordId>, MethodError> {
-        let mut emails = Vec::new();
-        for thread in threads {
-            let query = Query::new(email::KIND, email::BY_THREAD).equals(thread).limit(THREAD_EMAILS_MAX);
-            emails.extend(self.records().query(self.account, &query).await?.ids);
-        }
-        Ok(emails)
+        let threads = threads.into_iter().map(RecordId);
+        let emails = emails_of_each(self.records(), self.account, threads).await?;
+        Ok(emails.into_iter().flatten().collect())
     }
 }
 

@@ -9,6 +9,7 @@ mod pages;
 pub(super) mod quarantine;
 pub(super) mod queue;
 pub(super) mod records;
+pub(super) mod search;
 
 use std::process::ExitCode;
 
@@ -49,9 +50,12 @@ pub(crate) enum MailCommand {
     /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(records::RecordsCommand),
-    /// Manage blobs: statistics, check, sweep
+    /// Manage blobs: statistics, check, copy, sweep
     #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Blobs(blobs::BlobsCommand),
+    /// Manage the search index: statistics, making it again
+    #[command(subcommand, after_help = "Example:\n  restante search stats --data /var/lib/restante")]
+    Search(search::SearchCommand),
 }
 
 const SETUP_HELP: &str = "\
@@ -79,5 +83,6 @@ pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {
         MailCommand::Queue(command) => queue::run(command).await,
         MailCommand::Records(command) => records::run(command).await,
         MailCommand::Blobs(command) => blobs::run(command).await,
+        MailCommand::Search(command) => search::run(command).await,
     }
 }

@@ -42,6 +42,6 @@ pub(crate) async fn run(command: WakuCommand) -> anyhow::Result<ExitCode> {
     match command {
         WakuCommand::Publish(flags) => publish::run(&flags).await,
         WakuCommand::Query(flags) => query::run(&flags).await,
-        WakuCommand::Archive(command) => archive::run(command).await,
+        WakuCommand::Archive(command) => Box::pin(archive::run(command)).await,
     }
 }

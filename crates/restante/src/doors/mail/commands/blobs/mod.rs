@@ -1,6 +1,7 @@
 //! `restante blobs`: what operators do with blobs.
 
 mod check;
+mod copy;
 mod stats;
 mod sweep;
 
@@ -19,10 +20,22 @@ pub(crate) enum BlobsCommand {
     /// running on them
     #[command(after_help = "Example:\n  restante blobs check --data /var/lib/restante")]
     Check(RecordsFlags),
+    /// Copy all blobs to another place, for example to an S3 storage; continues a copy that was interrupted
+    #[command(after_help = COPY_HELP)]
+    Copy(copy::CopyFlags),
     /// Remove the blobs that no record refers to; no server may be running on them
     #[command(after_help = SWEEP_HELP)]
     Sweep(sweep::SweepFlags),
 }
+
+const COPY_HELP: &str = "\
+Examples:
+  restante blobs copy files:/var/lib/restante/blobs s3://mail/restante
+  restante blobs copy s3://mail/restante files:/srv/copy/blobs
+
+No server may be running on the first place. Every blob is compared with its hash; a damaged one is
+listed and not copied, and the exit code is 1. Keys and endpoint of an S3 storage are settings
+(blobs.s3). Afterwards name the new place in blobs.url.";
 
 const SWEEP_HELP: &str = "\
 Examples:
@@ -38,6 +51,7 @@ pub(crate) async fn run(command: BlobsCommand) -> anyhow::Result<ExitCode> {
     match command {
         BlobsCommand::Stats(flags) => stats::run(&flags).await,
         BlobsCommand::Check(flags) => check::run(&flags).await,
+        BlobsCommand::Copy(flags) => copy::run(&flags).await,
         BlobsCommand::Sweep(flags) => sweep::run(&flags).await,
     }
 }

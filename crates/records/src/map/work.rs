@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use restante_core::Timestamp;
 
-use super::schema::{corrupt, entry_keys, live_key, state_key, to_sql, tombstone_key};
+use super::keys::{corrupt, entry_keys, live_key, state_key, to_sql, tombstone_key};
 use crate::{
     AccountId, Body, Change, Commit, Committed, Error, Kind, Properties, RecordId, Revision, Schema, entries,
     rows::{AccountRow, BodyNumber, LiveRow, StateRow, TombstoneRow, second},
@@ -15,29 +15,29 @@ use crate::{
 };
 
 /// A row of the ordered map: its account and its key.
-pub(super) type Key = (AccountId, Vec<u8>);
+pub(crate) type Key = (AccountId, Vec<u8>);
 
 /// The value of a row of the ordered map, and the body that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Value {
-    pub(super) bytes: Vec<u8>,
-    pub(super) body: Option<i64>,
+pub(crate) struct Value {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) body: Option<i64>,
 }
 
 /// What a transaction writes.
 #[derive(Default)]
-pub(super) struct Writes {
+pub(crate) struct Writes {
     /// `None` deletes the row.
-    pub(super) rows: BTreeMap<Key, Option<Value>>,
-    pub(super) heads: BTreeMap<AccountId, AccountRow>,
-    pub(super) bodies: BTreeMap<i64, (AccountId, Body)>,
-    pub(super) gone_bodies: BTreeSet<i64>,
+    pub(crate) rows: BTreeMap<Key, Option<Value>>,
+    pub(crate) heads: BTreeMap<AccountId, AccountRow>,
+    pub(crate) bodies: BTreeMap<i64, (AccountId, Body)>,
+    pub(crate) gone_bodies: BTreeSet<i64>,
     /// The accounts that move to the end of the feed, in this order, with their new revisions.
-    pub(super) touched: Vec<(AccountId, Revision)>,
+    pub(crate) touched: Vec<(AccountId, Revision)>,
 }
 
 impl Writes {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.heads.is_empty()
     }
 
@@ -56,14 +56,14 @@ impl Writes {
     }
 
     /// Moves an account to the end of the feed.
-    pub(super) fn touch(&mut self, account: AccountId, revision: Revision) {
+    pub(crate) fn touch(&mut self, account: AccountId, revision: Revision) {
         self.touched.retain(|(known, _)| *known != account);
         self.touched.push((account, revision));
     }
 }
 
 /// What a transaction has read, and what it will write.
-pub(super) struct Work<'s> {
+pub(crate) struct Work<'s> {
     schema: &'s Schema,
     now: Timestamp,
     restores: u64,
@@ -72,22 +72,22 @@ pub(super) struct Work<'s> {
     /// Records with counters, of accounts that were not committed to since a restore.
     counters: Vec<(Key, Vec<u8>)>,
     body_ids: VecDeque<i64>,
-    pub(super) writes: Writes,
+    pub(crate) writes: Writes,
 }
 
 /// What a transaction has locked and read.
-#[derive(Default)]
-pub(super) struct Read {
+#[derive(Clone, Default)]
+pub(crate) struct Read {
     /// Heads as they are stored.
-    pub(super) heads: BTreeMap<AccountId, AccountRow>,
-    pub(super) rows: BTreeMap<Key, Vec<u8>>,
-    pub(super) counters: Vec<(Key, Vec<u8>)>,
-    pub(super) body_ids: Vec<i64>,
-    pub(super) restores: u64,
+    pub(crate) heads: BTreeMap<AccountId, AccountRow>,
+    pub(crate) rows: BTreeMap<Key, Vec<u8>>,
+    pub(crate) counters: Vec<(Key, Vec<u8>)>,
+    pub(crate) body_ids: Vec<i64>,
+    pub(crate) restores: u64,
 }
 
 impl<'s> Work<'s> {
-    pub(super) fn new(schema: &'s Schema, now: Timestamp, read: Read) -> Self {
+    pub(crate) fn new(schema: &'s Schema, now: Timestamp, read: Read) -> Self {
         Self {
             schema,
             now,
@@ -101,13 +101,13 @@ impl<'s> Work<'s> {
     }
 
     /// The head of an account as it is after what was worked out so far.
-    pub(super) fn head(&self, account: AccountId) -> AccountRow {
+    pub(crate) fn head(&self, account: AccountId) -> AccountRow {
         let head = self.writes.heads.get(&account).or_else(|| self.heads.get(&account));
         head.cloned().unwrap_or_default()
     }
 
     /// Works a commit out.
-    pub(super) fn commit(&mut self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+    pub(crate) fn commit(&mut self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
         let stored = self.head(account);
         let is_restored = stored.restores < self.restores;
         let head = stored.after_restores(self.restores);
@@ -145,7 +145,7 @@ impl<'s> Work<'s> {
     }
 
     /// Removes records that are to leave no tombstone, and puts the head as `finish` changes it.
-    pub(super) fn erase(
+    pub(crate) fn erase(
         &mut self,
         account: AccountId,
         head: AccountRow,
@@ -317,7 +317,7 @@ impl<'w, 's> Step<'w, 's> {
                 continue;
             }
             let damaged = || corrupt(*account, key);
-            let (kind, id) = super::schema::decode_state_key(key).ok_or_else(damaged)?;
+            let (kind, id) = super::keys::decode_state_key(key).ok_or_else(damaged)?;
             let row = StateRow::decode(value).ok_or_else(damaged)?;
             let mut packed = row.properties;
             let properties = entries::take_properties(&mut packed).ok_or_else(damaged)?;
@@ -392,7 +392,7 @@ impl<'w, 's> Step<'w, 's> {
         let id = self.work.body_ids.pop_front();
         let id = id.ok_or_else(|| Error::internal("a commit has more bodies than were counted"))?;
         self.writes.bodies.insert(id, body);
-        Ok(BodyNumber(super::schema::from_sql(id)))
+        Ok(BodyNumber(super::keys::from_sql(id)))
     }
 
     fn delete_body(&mut self, body: BodyNumber) {
@@ -403,18 +403,18 @@ impl<'w, 's> Step<'w, 's> {
 }
 
 /// The column `body` of a row.
-fn sql_body(body: BodyNumber) -> Option<i64> {
+pub(crate) fn sql_body(body: BodyNumber) -> Option<i64> {
     (body != BodyNumber::EMPTY).then(|| to_sql(body.0))
 }
 
-fn pack(properties: &Properties) -> Vec<u8> {
+pub(crate) fn pack(properties: &Properties) -> Vec<u8> {
     let mut packed = Vec::new();
     entries::pack_properties(&mut packed, properties);
     packed
 }
 
 /// How many rows of bodies a commit may need.
-pub(super) fn bodies_of(commit: &Commit) -> usize {
+pub(crate) fn bodies_of(commit: &Commit) -> usize {
     let has_body = |change: &&Change| match change {
         Change::Create { body, .. } | Change::Update { body: Some(body), .. } => {
             !body.bytes.is_empty() || !body.blobs.is_empty()

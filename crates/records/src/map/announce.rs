@@ -12,7 +12,7 @@ use crate::{AccountId, Announcement, Position, Revision, Watch, watch::Announcer
 /// Accounts that are remembered at most while the feed can't be read. Beyond it some commits are announced twice.
 const AHEAD_MAX: usize = 65_536;
 
-pub(super) struct Announcements {
+pub(crate) struct Announcements {
     announcer: Announcer,
     known: Mutex<Known>,
 }
@@ -26,21 +26,21 @@ struct Known {
 
 impl Announcements {
     /// Announces what comes behind a position.
-    pub(super) fn from(seen: Position) -> Self {
+    pub(crate) fn from(seen: Position) -> Self {
         Self { announcer: Announcer::new(), known: Mutex::new(Known { seen, ahead: HashMap::new() }) }
     }
 
-    pub(super) fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         self.announcer.watch()
     }
 
     /// Up to where all is announced.
-    pub(super) fn seen(&self) -> Position {
+    pub(crate) fn seen(&self) -> Position {
         self.known.lock().seen
     }
 
     /// Announces a commit of this server, unless that was done.
-    pub(super) fn committed(&self, account: AccountId, revision: Revision, position: Position) {
+    pub(crate) fn committed(&self, account: AccountId, revision: Revision, position: Position) {
         let mut known = self.known.lock();
         let is_announced = known.ahead.get(&account).is_some_and(|(announced, _)| *announced >= revision);
         if position <= known.seen || is_announced {
@@ -54,7 +54,7 @@ impl Announcements {
     }
 
     /// Announces a row of the feed, unless that was done. Rows come in the order of their positions.
-    pub(super) fn heard(&self, account: AccountId, revision: Revision, position: Position) {
+    pub(crate) fn heard(&self, account: AccountId, revision: Revision, position: Position) {
         let mut known = self.known.lock();
         if position <= known.seen {
             return;

@@ -1,0 +1,152 @@
+//! Stands between the engine and a storage, and fails as a test wants.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::{Duration, sleep},
+};
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Pass,
+    /// It is closed at once.
+    Refuse,
+    /// Nothing is answered.
+    Silent,
+    /// Every answer comes so much later.
+    Slow(Duration),
+    /// Every request is answered with 503.
+    Busy,
+    /// It is cut when so many bytes of requests have passed.
+    CutRequest(usize),
+    /// Requests pass; the first answer is lost.
+    CutAnswer,
+}
+
+/// A storage that can be reached by way of it.
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    mode: watch::Sender<Mode>,
+    /// So many connections are treated so; later ones pass.
+    faults: Arc<AtomicU64>,
+    /// The beginnings of what was sent on each connection.
+    sent: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Proxy {
+    pub(crate) async fn before(storage: &str) -> Self {
+        let target = storage.strip_prefix("http://").unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (mode, modes) = watch::channel(Mode::Pass);
+        let (faults, sent) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, noted) = (faults.clone(), sent.clone());
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let mut modes = modes.clone();
+                let mut mode = *modes.borrow_and_update();
+                let left =
+                    counted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+                if mode != Mode::Pass && left.is_err() {
+                    mode = Mode::Pass;
+                }
+                let (target, noted) = (target.clone(), noted.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = relay(client, &target, mode, &noted) => {}
+                        // Connections of another mode end.
+                        _ = modes.changed() => {}
+                    }
+                });
+            }
+        });
+        Self { url, mode, faults, sent }
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.set_for(mode, u64::MAX);
+    }
+
+    /// Sets what happens to the next connections; those after them pass.
+    pub(crate) fn set_for(&self, mode: Mode, connections: u64) {
+        self.faults.store(connections, Ordering::SeqCst);
+        self.mode.send_replace(mode);
+    }
+
+    /// What was sent to the storage.
+    pub(crate) fn sent(&self) -> String {
+        String::from_utf8_lossy(&self.sent.lock()).into_owned()
+    }
+}
+
+async fn relay(mut client: TcpStream, target: &str, mode: Mode, noted: &Mutex<Vec<u8>>) {
+    match mode {
+        Mode::Refuse => return,
+        Mode::Silent => std::future::pending().await,
+        Mode::Busy => {
+            let mut request = vec![0; 1 << 16];
+            let _read = client.read(&mut request).await;
+            let text = "<Error><Code>SlowDown</Code><Message>slow down</Message></Error>";
+            let head = format!(
+                "HTTP/1.1 503 Slow Down\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                text.len()
+            );
+            let _sent = client.write_all(format!("{head}{text}").as_bytes()).await;
+            // Its body is read, so that the answer is not lost by a reset.
+            while client.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {}
+            return;
+        }
+        _ => {}
+    }
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let requests = async {
+        let (mut buffer, mut passed) = (vec![0; 1 << 16], 0);
+        while let Ok(bytes @ 1..) = from_client.read(&mut buffer).await {
+            let allowed = match mode {
+                Mode::CutRequest(limit) => bytes.min(limit.saturating_sub(passed)),
+                _ => bytes,
+            };
+            passed += bytes;
+            note(noted, &buffer[..allowed.min(2_048)]);
+            if to_server.write_all(&buffer[..allowed]).await.is_err() || allowed < bytes {
+                break;
+            }
+        }
+    };
+    let answers = async {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(bytes @ 1..) = from_server.read(&mut buffer).await {
+            match mode {
+                Mode::CutAnswer => break,
+                Mode::Slow(delay) => sleep(delay).await,
+                _ => {}
+            }
+            if to_client.write_all(&buffer[..bytes]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = requests => {}
+        () = answers => {}
+    }
+}
+
+/// Remembers what was sent, but not all of much.
+fn note(noted: &Mutex<Vec<u8>>, bytes: &[u8]) {
+    let mut noted = noted.lock();
+    if noted.len() < 1 << 20 {
+        noted.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,259 @@
+//! A TCP proxy that has the faults of networks, for tests of what talks to servers.
+//!
+//! A test starts a [`Proxy`] in front of a server, gives its address to the client, and lets faults happen:
+//!
+//! | fault | call | what both sides see |
+//! | --- | --- | --- |
+//! | latency | [`Proxy::delay`] | bytes arrive later, in order |
+//! | connections lost | [`Proxy::cut`] | both sides are closed; new connections work |
+//! | a connection lost at a certain place | [`Proxy::cut_after`] | so many bytes still arrive, then both sides are closed |
+//! | silence, also one-way | [`Proxy::silence`], [`Proxy::silence_after`] | connections stay open and nothing arrives until [`Proxy::heal`] |
+//! | half-open | [`Proxy::lose`] | one side is closed; the other keeps a connection to nobody |
+//! | a server that is down | [`Proxy::refuse`] | new connections are refused until [`Proxy::accept`] |
+//!
+//! ```
+//! # async fn example(server: std::net::SocketAddr) -> std::io::Result<()> {
+//! use restante_fault_proxy::{Direction, Proxy};
+//!
+//! let proxy = Proxy::new(server.to_string()).await?;
+//! let client = tokio::net::TcpStream::connect(proxy.address()).await?;
+//! proxy.silence(Direction::ToClient); // requests arrive, answers don't
+//! proxy.heal();
+//! proxy.cut();
+//! # drop(client);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nothing is lost silently: what a connection has not delivered when a silence ends is delivered then, as TCP does.
+
+mod connection;
+mod traffic;
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinHandle,
+};
+
+use connection::join;
+use traffic::{Interruption, Traffic};
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server: requests.
+    ToServer,
+    /// From the server to the client: answers.
+    ToClient,
+}
+
+/// One of the two that a connection joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who has connected to the proxy.
+    Client,
+    /// Who is behind it.
+    Server,
+}
+
+/// How bytes of one direction are forwarded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rules {
+    delay: Duration,
+    is_silent: bool,
+}
+
+/// What happens to all connections of a moment.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Cut,
+    Lose(Side),
+}
+
+/// What connections share.
+struct Shared {
+    server: String,
+    to_server: (watch::Sender<Rules>, Traffic),
+    to_client: (watch::Sender<Rules>, Traffic),
+    /// The last end that was made, with its number.
+    ends: watch::Sender<(u64, End)>,
+    accepted: AtomicU64,
+    open: AtomicUsize,
+}
+
+impl Shared {
+    fn way(&self, direction: Direction) -> &(watch::Sender<Rules>, Traffic) {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+
+    fn end(&self, end: End) {
+        self.ends.send_modify(|(number, last)| {
+            *number += 1;
+            *last = end;
+        });
+    }
+}
+
+/// A proxy in front of one server. Dropping it closes its port and all connections.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Proxy {
+    /// A proxy on a free port of 127.0.0.1, in front of the server at `host:port`. It runs on the tokio runtime that this is called on.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub async fn new(server: impl Into<String>) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let way = || (watch::Sender::new(Rules::default()), Traffic::default());
+        let shared = Arc::new(Shared {
+            server: server.into(),
+            to_server: way(),
+            to_client: way(),
+            ends: watch::Sender::new((0, End::Cut)),
+            accepted: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+        });
+        let accepting = Mutex::new(Some(tokio::spawn(accept(listener, shared.clone()))));
+        Ok(Self { shared, address, accepting })
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on bytes arrive so much later. Those that are under way come in their order.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.shared.way(direction).0.send_modify(|rules| rules.delay = delay);
+    }
+
+    /// Nothing arrives any more in this direction, on old connections and new ones.
+    pub fn silence(&self, direction: Direction) {
+        self.shared.way(direction).0.send_modify(|rules| rules.is_silent = true);
+    }
+
+    /// Silences this direction after so many further bytes, counted over all connections. It takes the place of a
+    /// [`Proxy::cut_after`] that has not happened, and the other way around.
+    pub fn silence_after(&self, direction: Direction, bytes: u64) {
+        self.shared.way(direction).1.arm(bytes, Interruption::Silence);
+    }
+
+    /// Ends all delays and silences, and forgets faults that have not happened. What was held back is delivered.
+    pub fn heal(&self) {
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            let (rules, traffic) = self.shared.way(direction);
+            rules.send_replace(Rules::default());
+            traffic.disarm();
+        }
+    }
+
+    /// Closes all connections now, on both sides. What is held back is lost.
+    pub fn cut(&self) {
+        self.shared.end(End::Cut);
+    }
+
+    /// Lets so many further bytes through in this direction, counted over all connections; that which carries the next byte is cut
+    /// instead. Only one connection is cut. A second call takes the place of the first.
+    pub fn cut_after(&self, direction: Direction, bytes: u64) {
+        self.shared.way(direction).1.arm(bytes, Interruption::Cut);
+    }
+
+    /// Whether a fault of [`Proxy::cut_after`] or [`Proxy::silence_after`] has still to happen.
+    pub fn is_armed(&self, direction: Direction) -> bool {
+        self.shared.way(direction).1.is_armed()
+    }
+
+    /// Closes all connections of this moment on one side alone. The other side keeps its own, on which nothing comes any more, until
+    /// [`Proxy::cut`].
+    pub fn lose(&self, side: Side) {
+        self.shared.end(End::Lose(side));
+    }
+
+    /// Refuses new connections, as a server does that is not there. Connections that are open stay open.
+    pub async fn refuse(&self) {
+        let accepting = self.accepting.lock().take();
+        if let Some(accepting) = accepting {
+            accepting.abort();
+            let _ = accepting.await; // the port is closed when the task has ended
+        }
+    }
+
+    /// Accepts connections again.
+    ///
+    /// # Errors
+    /// The port went to another process meanwhile.
+    pub async fn accept(&self) -> io::Result<()> {
+        if self.accepting.lock().is_some() {
+            return Ok(());
+        }
+        let listener = TcpListener::bind(self.address).await?;
+        *self.accepting.lock() = Some(tokio::spawn(accept(listener, self.shared.clone())));
+        Ok(())
+    }
+
+    /// How many connections are open now, half-open ones included.
+    pub fn connections(&self) -> usize {
+        self.shared.open.load(Ordering::SeqCst)
+    }
+
+    /// How many connections were ever accepted.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes have arrived in this direction.
+    pub fn passed(&self, direction: Direction) -> u64 {
+        self.shared.way(direction).1.passed()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some(accepting) = self.accepting.get_mut().take() {
+            accepting.abort();
+        }
+        self.cut();
+    }
+}
+
+/// Accepts connections until the task is aborted.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            // No file descriptor is free, for example.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let ends = shared.ends.subscribe();
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        shared.open.fetch_add(1, Ordering::SeqCst);
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            // A server that can't be reached shows as a connection that is closed at once.
+            if let Ok(server) = TcpStream::connect(&shared.server).await {
+                join(client, server, &shared, ends).await;
+            }
+            shared.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}

@@ -1,0 +1,451 @@
+//! Commits: a task for each account that has any takes what waits, and makes it in one batch.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    task::JoinSet,
+    time::Instant,
+};
+use tracing::debug;
+
+use super::{
+    Shared,
+    head::Head,
+    schema::{gone_key, state_key, state_prefix},
+    sequence::{Numbers, give_way},
+    transact::{Outcome, Rows, is_too_large, too_large},
+    view::{View, ViewError},
+};
+use crate::{
+    AccountId, Change, Commit, Committed, Error, Position, Revision,
+    map::work::{Read, Work, Writes, bodies_of},
+};
+
+/// Commits that wait or are made at most; further ones wait for room.
+const WAITING_MAX: usize = 4_096;
+/// Accounts that are committed to at once.
+const ACCOUNTS_MAX: usize = 128;
+/// What one batch makes at most, unless a single commit has more.
+const GROUP_COMMITS: usize = 64;
+const GROUP_CHANGES: usize = 1_024;
+const GROUP_BYTES: usize = 1 << 20;
+/// A group with more changes is worked out on the blocking pool: each takes some microseconds.
+const CHANGES_INLINE_MAX: usize = 64;
+
+/// A commit that waits.
+struct Waiting {
+    commit: Commit,
+    bytes: usize,
+    reply: oneshot::Sender<Result<Committed, Error>>,
+    /// Its place among all that wait.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The commits that wait.
+pub(super) struct Queue(Arc<Queued>);
+
+struct Queued {
+    shared: Arc<Shared>,
+    room: Arc<Semaphore>,
+    accounts: Semaphore,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of each account that has a task.
+    waiting: HashMap<AccountId, VecDeque<Waiting>>,
+    tasks: JoinSet<()>,
+    is_closed: bool,
+}
+
+/// The error of a store that was closed.
+pub(super) fn closed() -> Error {
+    Error::unavailable("the record store is closed")
+}
+
+fn bytes_of(change: &Change) -> usize {
+    match change {
+        Change::Create { body, .. } | Change::Update { body: Some(body), .. } => body.bytes.len(),
+        Change::Update { body: None, .. } | Change::Destroy { .. } => 0,
+    }
+}
+
+impl Queue {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Queued {
+            shared,
+            room: Arc::new(Semaphore::new(WAITING_MAX)),
+            accounts: Semaphore::new(ACCOUNTS_MAX),
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Has a commit made.
+    pub(super) async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        let permit = self.0.room.clone().acquire_owned().await.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        let bytes = commit.changes.iter().map(bytes_of).sum();
+        let waiting = Waiting { commit, bytes, reply, _permit: permit };
+        {
+            let mut state = self.0.state.lock();
+            if state.is_closed {
+                return Err(closed());
+            }
+            let is_new = !state.waiting.contains_key(&account);
+            state.waiting.entry(account).or_default().push_back(waiting);
+            if is_new {
+                while state.tasks.try_join_next().is_some() {} // those that have ended
+                let queued = self.0.clone();
+                state.tasks.spawn(async move { queued.run(account).await });
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Takes no more commits; what waits is made.
+    pub(super) async fn close(&self) {
+        let mut tasks = {
+            let mut state = self.0.state.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.tasks)
+        };
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // The tasks hold what holds them.
+        self.0.state.lock().tasks.abort_all();
+    }
+}
+
+impl Queued {
+    /// Makes the commits of an account until there are no more.
+    async fn run(&self, account: AccountId) {
+        let Ok(_permit) = self.accounts.acquire().await else { return };
+        loop {
+            let group = {
+                let mut state = self.state.lock();
+                let group = state.waiting.get_mut(&account).map(take_group).unwrap_or_default();
+                if group.is_empty() {
+                    state.waiting.remove(&account);
+                    return;
+                }
+                group
+            };
+            let is_contended = self.shared.make(account, group).await;
+            let has_more = self.state.lock().waiting.get(&account).is_some_and(|rest| !rest.is_empty());
+            if is_contended && has_more {
+                // Who has just committed knows the next head, and would win again and again.
+                give_way().await;
+            }
+        }
+    }
+}
+
+/// Takes what is made together from the front.
+fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    let mut group: Vec<Waiting> = Vec::new();
+    let (mut changes, mut bytes) = (0, 0);
+    while group.len() < GROUP_COMMITS
+        && let Some(next) = waiting.pop_front()
+    {
+        changes += next.commit.changes.len();
+        bytes += next.bytes;
+        if !group.is_empty() && (changes > GROUP_CHANGES || bytes > GROUP_BYTES) {
+            waiting.push_front(next);
+            break;
+        }
+        group.push(next);
+    }
+    group
+}
+
+/// What was worked out for a group.
+struct Worked {
+    answers: Vec<Result<Committed, Error>>,
+    writes: Writes,
+}
+
+/// What became of an attempt.
+enum Tried {
+    Made(Made),
+    /// Nothing had to be written.
+    Nothing(Vec<Result<Committed, Error>>),
+    /// Another server was faster.
+    Refused,
+    TooLarge(usize),
+}
+
+/// A group that was committed.
+struct Made {
+    answers: Vec<Result<Committed, Error>>,
+    revision: Revision,
+    position: Position,
+    left: Left,
+    is_contended: bool,
+}
+
+/// What a change of an account has left to be removed.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// The position that it took.
+    pub(super) position: Option<Position>,
+    /// The account's position before.
+    pub(super) position_before: Option<Position>,
+    pub(super) bodies: Vec<u64>,
+}
+
+impl Shared {
+    /// Makes a group of commits of an account and answers them; returns whether another server commits there as well.
+    async fn make(&self, account: AccountId, group: Vec<Waiting>) -> bool {
+        let commits: Vec<Commit> = group.iter().map(|waiting| waiting.commit.clone()).collect();
+        self.metrics.cassandra_group_commits.observe(commits.len() as f64);
+        match self.make_commits(account, &commits).await {
+            Ok(Tried::Made(made)) => {
+                // Who looks for what is gone waits until it is removed.
+                let _finishing = self.finishing.read().await;
+                self.announcements.committed(account, made.revision, made.position);
+                answer(group, made.answers);
+                self.remove_left(account, &made.left).await;
+                made.is_contended
+            }
+            Ok(Tried::Nothing(answers)) => {
+                answer(group, answers);
+                false
+            }
+            Ok(Tried::TooLarge(rows)) if group.len() == 1 => {
+                refuse(group, &too_large(rows));
+                false
+            }
+            Ok(Tried::TooLarge(_)) => {
+                let mut is_contended = false;
+                for waiting in group {
+                    is_contended |= Box::pin(self.make(account, vec![waiting])).await;
+                }
+                is_contended
+            }
+            Ok(Tried::Refused) => {
+                let what =
+                    format!("other servers commit in account {} all the time: try again later", account.0);
+                refuse(group, &Error::unavailable(what));
+                true
+            }
+            Err(error) => {
+                refuse(group, &error);
+                false
+            }
+        }
+    }
+
+    async fn make_commits(&self, account: AccountId, commits: &[Commit]) -> Result<Tried, Error> {
+        let deadline = self.database.deadline();
+        let mut was_refused = false;
+        loop {
+            match self.try_make(account, commits, deadline).await? {
+                Tried::Refused if Instant::now() < deadline => was_refused = true,
+                Tried::Made(made) => {
+                    let is_contended = made.is_contended || was_refused;
+                    return Ok(Tried::Made(Made { is_contended, ..made }));
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    async fn try_make(
+        &self,
+        account: AccountId,
+        commits: &[Commit],
+        deadline: Instant,
+    ) -> Result<Tried, Error> {
+        let Some((before, read)) = self.read_for(account, commits).await? else { return Ok(Tried::Refused) };
+        let bodies: usize = commits.iter().map(bodies_of).sum();
+        // First with other numbers, to see whether there is anything to write, and how much.
+        let worked = self.work_out(account, &read, 1, commits).await?;
+        if worked.writes.is_empty() {
+            return Ok(Tried::Nothing(worked.answers));
+        }
+        let rows = rows_of(&worked.writes);
+        if is_too_large(&rows) {
+            return Ok(Tried::TooLarge(rows.rows.len()));
+        }
+        let taken = self.sequence.take(account, bodies).await?;
+        let worked = match bodies {
+            0 => worked,
+            _ => self.work_out(account, &read, taken.first_body, commits).await?,
+        };
+        self.commit_worked(account, before, worked, taken, deadline).await
+    }
+
+    /// Writes what was worked out.
+    async fn commit_worked(
+        &self,
+        account: AccountId,
+        before: Option<Head>,
+        worked: Worked,
+        taken: Numbers,
+        deadline: Instant,
+    ) -> Result<Tried, Error> {
+        let Worked { answers, writes } = worked;
+        if before.is_none() {
+            self.list_account(account).await?;
+        }
+        self.write_bodies(account, &writes.bodies).await?;
+        let row = writes.heads.get(&account).cloned();
+        let row = row.ok_or_else(|| Error::internal("a commit has no head"))?;
+        let revision = row.revision;
+        let mut after = before.clone().unwrap_or_else(|| Head::new(self.epoch)).changed(self.mark());
+        after.row = row;
+        after.row.position = taken.position;
+        after.settled = taken.position;
+        after.committed_ms = self.now_ms();
+        let outcome = self.change(account, before.as_ref(), &after, &rows_of(&writes), deadline).await?;
+        match outcome {
+            Outcome::Refused => {
+                let numbers: Vec<u64> = writes.bodies.keys().filter_map(|n| u64::try_from(*n).ok()).collect();
+                self.remove_bodies(account, &numbers).await?;
+                Ok(Tried::Refused)
+            }
+            Outcome::Made => {
+                let last = before.as_ref().and_then(|head| head.marks.first());
+                let left = Left {
+                    position: Some(taken.position),
+                    position_before: before.as_ref().map(|head| head.row.position),
+                    bodies: gone_of(&writes),
+                };
+                let is_contended = last.is_some_and(|mark| !self.is_own(mark));
+                Ok(Tried::Made(Made { answers, revision, position: taken.position, left, is_contended }))
+            }
+        }
+    }
+
+    /// What some commits of an account need to be worked out; `None` when the account has changed meanwhile.
+    async fn read_for(
+        &self,
+        account: AccountId,
+        commits: &[Commit],
+    ) -> Result<Option<(Option<Head>, Read)>, Error> {
+        let mut keys = Vec::new();
+        for change in commits.iter().flat_map(|commit| &commit.changes) {
+            if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change {
+                keys.push(state_key(*kind, *id));
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let (rows, head) = self.find_all(account, &keys).await?;
+        if let Some(head) = &head {
+            self.check_epoch(head.epoch)?;
+            if head.epoch < self.epoch {
+                self.adapt_account(account).await?;
+                return Ok(None);
+            }
+        }
+        let mut read = Read { restores: self.restores(), ..Read::default() };
+        read.heads.extend(head.as_ref().map(|head| (account, head.row.clone())));
+        read.rows.extend(rows.into_iter().map(|(key, value)| ((account, key), value)));
+        if let Some(head) = &head
+            && head.row.restores < read.restores
+        {
+            match self.counters_of(account, head).await {
+                Ok(counters) => read.counters = counters,
+                Err(ViewError::Moved) => return Ok(None),
+                Err(ViewError::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(Some((head, read)))
+    }
+
+    /// The records with counters of an account that was not committed to since a restore.
+    pub(super) async fn counters_of(
+        &self,
+        account: AccountId,
+        head: &Head,
+    ) -> Result<Vec<(crate::map::work::Key, Vec<u8>)>, ViewError> {
+        let view = View::of(self, account, head.clone());
+        let mut counters = Vec::new();
+        for kind in self.schema.kinds().iter().filter(|kind| !kind.counters.is_empty()) {
+            let from = state_prefix(kind.kind);
+            let rows = view.whole(&from, &super::schema::after_prefix(&from)).await?;
+            counters.extend(rows.into_iter().map(|(key, value)| ((account, key), value)));
+        }
+        Ok(counters)
+    }
+
+    /// Works commits out, one after the other, with the numbers of bodies from one on.
+    async fn work_out(
+        &self,
+        account: AccountId,
+        read: &Read,
+        first_body: u64,
+        commits: &[Commit],
+    ) -> Result<Worked, Error> {
+        let bodies: usize = commits.iter().map(bodies_of).sum();
+        let body_ids = (first_body..first_body + bodies as u64).filter_map(|id| i64::try_from(id).ok());
+        let read = Read { body_ids: body_ids.collect(), ..read.clone() };
+        let changes: usize = commits.iter().map(|commit| commit.changes.len()).sum();
+        let (schema, now, commits) = (self.schema.clone(), self.now(), commits.to_vec());
+        let work = move || {
+            let mut work = Work::new(&schema, now, read);
+            let answers = commits.into_iter().map(|commit| work.commit(account, commit)).collect();
+            Worked { answers, writes: work.writes }
+        };
+        if changes <= CHANGES_INLINE_MAX {
+            return Ok(work());
+        }
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| Error::internal(format!("work on records broke off: {error}")))
+    }
+
+    /// Removes what a change has left. What is not removed now, because no node answers, [`crate::Upkeep::clean`] removes.
+    pub(super) async fn remove_left(&self, account: AccountId, left: &Left) {
+        let feed = self.finish_position(left.position, left.position_before);
+        let (feed, bodies) =
+            futures_util::future::join(feed, self.remove_bodies(account, &left.bodies)).await;
+        if let Err(error) = feed.and(bodies) {
+            debug!(account = account.0, %error, "what a commit has left is removed later");
+        }
+    }
+
+    /// Now, in milliseconds since 1970; times before that are taken for it.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now().nanos().max(0).unsigned_abs() / 1_000_000
+    }
+}
+
+/// The rows that a commit writes, with those of the bodies that nothing names any more.
+pub(super) fn rows_of(writes: &Writes) -> Rows {
+    let mut rows = Rows::default();
+    for ((_, key), value) in &writes.rows {
+        rows.rows.insert(key.clone(), value.as_ref().map(|value| value.bytes.clone()));
+    }
+    for number in gone_of(writes) {
+        rows.rows.insert(gone_key(number), Some(Vec::new()));
+    }
+    rows
+}
+
+/// The bodies that nothing names any more.
+pub(super) fn gone_of(writes: &Writes) -> Vec<u64> {
+    writes.gone_bodies.iter().filter_map(|number| u64::try_from(*number).ok()).collect()
+}
+
+fn answer(group: Vec<Waiting>, answers: Vec<Result<Committed, Error>>) {
+    for (waiting, answer) in group.into_iter().zip(answers) {
+        let _ = waiting.reply.send(answer); // who gave up waiting is not there
+    }
+}
+
+fn refuse(group: Vec<Waiting>, error: &Error) {
+    for waiting in group {
+        let _ = waiting.reply.send(Err(error.duplicate()));
+    }
+}

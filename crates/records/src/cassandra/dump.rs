@@ -1,0 +1,145 @@
+//! Pages of everything: of all records, and of the blobs that they refer to.
+
+use scylla::value::CqlValue;
+
+use super::{
+    Shared,
+    accounts::ACCOUNTS,
+    connect::{bigint, bytes, number, text},
+    schema::{REFERENCE_BITS, RESTORE_BITS, STATE, after, corrupt, decode_state_key, state_key},
+    view::{Range, View, ViewError, behind},
+};
+use crate::{AccountId, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
+
+/// Bodies of a page of references: each refers to 256 blobs at most.
+const REFERENCED_BODIES: usize = 1_024;
+/// Partitions that are looked through for a page of references.
+const SEGMENTS: usize = 256;
+
+const REFERENCED: &str = "SELECT number, blobs FROM reference \
+     WHERE store = ? AND segment = ? AND number > ? LIMIT ?";
+
+impl Shared {
+    /// A page of all records, from behind a place. Each account is read by itself.
+    pub(super) async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
+        validate::check_dump(limit)?;
+        let mut page = Vec::new();
+        let mut last = None;
+        if let Some(place) = after {
+            let key = state_key(place.kind, place.id);
+            self.dump_account(place.account, behind(&key), limit, &mut page).await?;
+            last = Some(place.account);
+        }
+        while page.len() < limit {
+            let accounts = self.next_accounts(last).await?;
+            for account in &accounts {
+                if page.len() < limit {
+                    self.dump_account(*account, vec![STATE], limit, &mut page).await?;
+                }
+            }
+            last = accounts.last().copied();
+            if accounts.len() < ACCOUNTS {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Adds the records of an account from a key on until the page is full.
+    async fn dump_account(
+        &self,
+        account: AccountId,
+        from: Vec<u8>,
+        limit: usize,
+        page: &mut Vec<Dumped>,
+    ) -> Result<(), Error> {
+        let room = limit.saturating_sub(page.len());
+        let views = self.views(account);
+        let mut missing = None;
+        loop {
+            let view = views.begin().await?;
+            if view.head.row.kinds.iter().all(|share| share.records == 0) {
+                return Ok(());
+            }
+            let read = self.dump_view(&view, &from, room).await;
+            match read {
+                // A body that is missing may have been replaced since its state was read.
+                Err(ViewError::Failed(_)) if missing != Some(view.head.version) => {
+                    missing = Some(view.head.version);
+                }
+                read => {
+                    if let Some(records) = views.accept(&view, read).await? {
+                        page.extend(records);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn dump_view(&self, view: &View<'_>, from: &[u8], room: usize) -> Result<Vec<Dumped>, ViewError> {
+        let account = view.account();
+        let to = after(STATE);
+        let rows = view.slice(Range { from, to: &to, limit: room, is_down: false }).await?;
+        let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value)).await?;
+        let behind = self.restores().saturating_sub(view.head.row.restores);
+        let mut records = Vec::with_capacity(rows.len());
+        for (key, value) in &rows {
+            let place = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;
+            let record = self.record(account, place, value, Some(&bodies), behind)?;
+            records.push(Dumped { account, record });
+        }
+        Ok(records)
+    }
+
+    /// A page of the blobs that bodies refer to, from behind a body. Numbers of bodies are given when their commits begin, and
+    /// so after those of the bodies whose references they take over: a walk that does not see the one sees the other.
+    pub(super) async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
+        // What commits of this server let go of is removed first.
+        drop(self.finishing.write().await);
+        let mut last = after.unwrap_or_default();
+        let mut end = self.last_body(last >> RESTORE_BITS).await?;
+        let mut page = Referenced::default();
+        let mut bodies = 0;
+        for _ in 0..SEGMENTS {
+            if last >= end {
+                let restores = last >> RESTORE_BITS;
+                if restores >= self.restores() {
+                    return Ok(page);
+                }
+                // Those that were given since the restore.
+                last = ((restores + 1) << RESTORE_BITS) - 1;
+                end = self.last_body(restores + 1).await?;
+                if end <= last {
+                    last += 1;
+                    continue;
+                }
+            }
+            let segment = (last + 1) >> REFERENCE_BITS;
+            let limit = CqlValue::Int((REFERENCED_BODIES - bodies) as i32);
+            let values = vec![text(self.store()), bigint(segment), bigint(last), limit];
+            let rows = self.database.read("list blobs", REFERENCED, values).await?;
+            for row in &rows {
+                let found = number(row, 0).zip(bytes(row, 1).and_then(blobs_of));
+                let damaged =
+                    || Error::corrupt(format!("a row of segment {segment} of reference is damaged"));
+                let (number, blobs) = found.ok_or_else(damaged)?;
+                page.blobs.extend(blobs);
+                last = number;
+            }
+            bodies += rows.len();
+            if bodies >= REFERENCED_BODIES {
+                break;
+            }
+            last = (((segment + 1) << REFERENCE_BITS) - 1).max(last);
+        }
+        page.next = Some(last);
+        Ok(page)
+    }
+
+    /// The last number of a body that was given after so many restores, or one below the first.
+    async fn last_body(&self, restores: u64) -> Result<u64, Error> {
+        let before = (restores << RESTORE_BITS).saturating_sub(1);
+        Ok(self.last_counter(restores).await?.map_or(before, |counter| counter.last_body()))
+    }
+}

@@ -1,0 +1,405 @@
+//! The feed, and the checkpoints of followers.
+//!
+//! Each commit has taken its position before it was made, with a row that names the account. The account's head says what became
+//! of it: it is the last commit when it has this position, and it was made or never will be when the head has settled it. A
+//! reader stops before the first position that is not settled. If that stays so, because who took it has died, it is
+//! settled without a commit: [`Shared::settle`].
+
+use std::collections::BTreeMap;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use restante_core::Timestamp;
+use scylla::value::CqlValue;
+
+use super::{
+    Shared,
+    bodies::for_good,
+    connect::{bigint, blob, bytes, number, text},
+    head::Head,
+    schema::{META_FLOOR, RESTORE_BITS, account_number, first_segment, position_of, restores_of, slot_of},
+    transact::{Outcome, Rows},
+};
+use crate::{
+    AccountId, Checkpoint, Error, Position, Revision, Touched,
+    rows::{decode_number, encode_number},
+    validate::{check_checkpoint, check_follower_name},
+};
+
+/// Stands for an account in the row of a follower's position.
+const OF_POSITION: i64 = -1;
+/// What the keys of `meta` begin with that list followers.
+const FOLLOWER: &str = "follower ";
+/// Rows of the feed that one statement reads, and heads of accounts that are read at once for them.
+const ROWS: usize = 512;
+const AT_ONCE: usize = 32;
+/// Rows of a checkpoint that one statement reads.
+const NUMBERS: usize = 500;
+
+const SLICE: &str = "SELECT slot, account, done FROM feed \
+     WHERE store = ? AND segment = ? AND slot > ? LIMIT ?";
+const DONE: &str = "UPDATE feed SET done = true WHERE store = ? AND segment = ? AND slot = ?";
+const DROP: &str = "DELETE FROM feed USING TIMESTAMP ? WHERE store = ? AND segment = ? AND slot = ?";
+const NUMBER: &str = "SELECT account, number FROM follower WHERE store = ? AND name = ? AND account IN ?";
+const SAVE: &str = "INSERT INTO follower (store, name, account, number) VALUES (?, ?, ?, ?)";
+const FORGET_POSITION: &str = "DELETE FROM follower WHERE store = ? AND name = ? AND account = -1";
+const FORGET: &str = "DELETE FROM follower WHERE store = ? AND name = ?";
+const LIST: &str = "INSERT INTO meta (store, key, value) VALUES (?, ?, ?)";
+const UNLIST: &str = "DELETE FROM meta WHERE store = ? AND key = ?";
+const LISTED: &str = "SELECT value FROM meta WHERE store = ? AND key >= ? AND key < ?";
+const WHAT: &str = "read the feed";
+
+/// A row of the feed.
+#[derive(Clone, Copy, Debug)]
+struct Intent {
+    position: Position,
+    account: AccountId,
+    /// Whether its committer has noted that all servers see the commit.
+    is_done: bool,
+}
+
+/// What became of a commit that took a position.
+enum PositionState {
+    /// It is the last one of its account.
+    Last(Touched),
+    /// Another one followed, or it was never made.
+    Past,
+    /// It may still be made.
+    Open,
+}
+
+/// What the feed has behind a position.
+#[derive(Debug, Default)]
+pub(super) struct FeedPage {
+    pub(super) touched: Vec<Touched>,
+    /// All up to this position was looked at.
+    pub(super) seen: Position,
+    /// The position at which the page ends because its commit may still be made.
+    pub(super) open: Option<Position>,
+}
+
+impl Shared {
+    /// The accounts whose last commit is behind a position, as far as that is settled.
+    pub(super) async fn read_touched(&self, after: Position, limit: usize) -> Result<FeedPage, Error> {
+        let mut page = FeedPage { seen: after, ..FeedPage::default() };
+        let begin = after.max(Position(self.floor().await?.0.saturating_sub(1)));
+        let (mut segment, mut slot) = slot_of(begin);
+        loop {
+            if restores_of(segment) > self.restores() {
+                return Ok(page); // a position that a caller made up
+            }
+            // It is read before the rows: when it says that the segment is full, all rows are there.
+            let counter = self.counter(segment).await?;
+            if counter.is_some() {
+                while page.touched.len() < limit {
+                    let rows = self.intents(segment, slot).await?;
+                    let is_last = rows.len() < ROWS;
+                    slot = rows.last().map_or(slot, |row| slot_of(row.position).1);
+                    if self.add_to(&mut page, rows, limit).await? || page.touched.len() >= limit {
+                        return Ok(page);
+                    }
+                    if is_last {
+                        break;
+                    }
+                }
+                if page.touched.len() >= limit {
+                    return Ok(page);
+                }
+            }
+            (segment, slot) = match counter {
+                Some(counter) if counter.is_full() => (segment + 1, -1),
+                _ if restores_of(segment) < self.restores() => (first_segment(restores_of(segment) + 1), -1),
+                _ => return Ok(page),
+            };
+        }
+    }
+
+    /// Adds what rows say to a page; returns whether it ends there.
+    async fn add_to(&self, page: &mut FeedPage, rows: Vec<Intent>, limit: usize) -> Result<bool, Error> {
+        let mut states = Vec::with_capacity(rows.len());
+        for row in &rows {
+            states.push(self.position_state(*row));
+        }
+        let mut states = stream::iter(states).buffered(AT_ONCE);
+        for row in &rows {
+            let Some(state) = states.try_next().await? else { break };
+            match state {
+                PositionState::Last(touched) => page.touched.push(touched),
+                PositionState::Past => {}
+                PositionState::Open => {
+                    page.open = Some(row.position);
+                    return Ok(true);
+                }
+            }
+            page.seen = row.position;
+            if page.touched.len() >= limit {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn intents(&self, segment: u64, after: i32) -> Result<Vec<Intent>, Error> {
+        let limit = CqlValue::Int(ROWS as i32);
+        let values = vec![text(self.store()), bigint(segment), CqlValue::Int(after), limit];
+        let mut intents = Vec::new();
+        for row in &self.database.read(WHAT, SLICE, values).await? {
+            let slot = number(row, 0).and_then(|slot| i32::try_from(slot).ok());
+            let account = number(row, 1).and_then(|account| u32::try_from(account).ok());
+            let damaged = || Error::corrupt(format!("a row of segment {segment} of the feed is damaged"));
+            let (slot, account) = slot.zip(account).ok_or_else(damaged)?;
+            let is_done = matches!(row.columns.get(2), Some(Some(CqlValue::Boolean(true))));
+            let position = position_of(segment, slot);
+            intents.push(Intent { position, account: AccountId(account), is_done });
+        }
+        Ok(intents)
+    }
+
+    async fn position_state(&self, row: Intent) -> Result<PositionState, Error> {
+        let Intent { position, account, is_done } = row;
+        // A commit that is marked as done is on a quorum. Any other is brought there, if it is decided.
+        let head = match is_done {
+            true => self.read_head(account).await?,
+            false => self.read_head_serial(account).await?,
+        };
+        let Some(head) = head else { return Ok(PositionState::Open) };
+        if head.row.position == position {
+            return Ok(PositionState::Last(Touched {
+                position,
+                account,
+                revision: head.row.revision,
+                committed_at: Timestamp(
+                    i64::try_from(head.committed_ms).unwrap_or(0).saturating_mul(1_000_000),
+                ),
+            }));
+        }
+        Ok(if head.settled >= position { PositionState::Past } else { PositionState::Open })
+    }
+
+    /// Up to where it is known what became of all commits, without looking at those that are marked as done.
+    pub(super) async fn settled_end(&self) -> Result<Position, Error> {
+        let Some(last) = self.last_counter(self.restores()).await? else {
+            return Ok(Position((self.restores() << RESTORE_BITS).saturating_sub(1)));
+        };
+        let first = last.segment.saturating_sub(1).max(first_segment(self.restores()));
+        for segment in first..=last.segment {
+            let mut slot = -1;
+            loop {
+                let rows = self.intents(segment, slot).await?;
+                for row in rows.iter().filter(|row| !row.is_done) {
+                    if matches!(self.position_state(*row).await?, PositionState::Open) {
+                        return Ok(Position(row.position.0.saturating_sub(1)));
+                    }
+                }
+                match rows.last() {
+                    Some(row) if rows.len() == ROWS => slot = slot_of(row.position).1,
+                    _ => break,
+                }
+            }
+        }
+        Ok(last.last())
+    }
+
+    /// Settles all positions from one on up to another one that no commit will have any more: a head that has settled a
+    /// position refuses a commit that was worked out before.
+    pub(super) async fn settle(&self, from: Position, to: Position) -> Result<(), Error> {
+        let mut at = Position(from.0.saturating_sub(1));
+        let (mut segment, _) = slot_of(from);
+        while segment <= slot_of(to).0 {
+            let slot = if slot_of(at).0 == segment { slot_of(at).1 } else { -1 };
+            let rows = self.intents(segment, slot).await?;
+            let is_last = rows.len() < ROWS;
+            for row in rows {
+                at = row.position;
+                if at > to {
+                    return Ok(());
+                }
+                if matches!(self.position_state(row).await?, PositionState::Open) {
+                    self.settle_one(row).await?;
+                }
+            }
+            if is_last {
+                segment += 1;
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle_one(&self, row: Intent) -> Result<(), Error> {
+        let deadline = self.database.deadline();
+        loop {
+            let before = self.read_head_serial(row.account).await?;
+            let head = before.clone().unwrap_or_else(|| Head::new(self.epoch));
+            if head.settled >= row.position {
+                break;
+            }
+            let mut after = head.changed(self.mark());
+            after.settled = row.position;
+            let outcome =
+                self.change(row.account, before.as_ref(), &after, &Rows::default(), deadline).await?;
+            if matches!(outcome, Outcome::Made) {
+                break;
+            }
+        }
+        self.finish_position(None, Some(row.position)).await
+    }
+
+    /// Marks a position as done, and removes another one that is past.
+    pub(super) async fn finish_position(
+        &self,
+        done: Option<Position>,
+        past: Option<Position>,
+    ) -> Result<(), Error> {
+        let place = |position: Position| {
+            let (segment, slot) = slot_of(position);
+            [text(self.store()), bigint(segment), CqlValue::Int(slot)]
+        };
+        let done = async {
+            let Some(position) = done else { return Ok(()) };
+            self.database.write("mark a commit as done", DONE, place(position).into()).await
+        };
+        let past = async {
+            let Some(position) = past.filter(|position| *position != Position(0)) else { return Ok(()) };
+            let mut values = vec![for_good()];
+            values.extend(place(position));
+            self.database.write("shorten the feed", DROP, values).await
+        };
+        futures_util::future::try_join(done, past).await.map(drop)
+    }
+
+    /// Below this position the feed has nothing.
+    pub(super) async fn floor(&self) -> Result<Position, Error> {
+        let floor = self.meta(META_FLOOR).await?;
+        Ok(Position(floor.and_then(|value| decode_number(&value)).unwrap_or(0)))
+    }
+
+    /// Looks how far the feed has nothing any more, in whole segments, and notes it.
+    pub(super) async fn raise_floor(&self) -> Result<(), Error> {
+        let known = self.floor().await?;
+        let (mut segment, _) = slot_of(known);
+        loop {
+            let counter = self.counter(segment).await?;
+            if counter.is_some() && !self.sweep(segment).await? {
+                break;
+            }
+            segment = match counter {
+                Some(counter) if counter.is_full() => segment + 1,
+                _ if restores_of(segment) < self.restores() => first_segment(restores_of(segment) + 1),
+                _ => break,
+            };
+        }
+        let floor = position_of(segment, 0);
+        if floor > known {
+            self.put_meta(META_FLOOR, &encode_number(floor.0)).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of a segment that are past, and returns whether no other ones are left.
+    async fn sweep(&self, segment: u64) -> Result<bool, Error> {
+        let (mut slot, mut is_empty) = (-1, true);
+        loop {
+            let rows = self.intents(segment, slot).await?;
+            for row in &rows {
+                match self.position_state(*row).await? {
+                    PositionState::Past => self.finish_position(None, Some(row.position)).await?,
+                    PositionState::Last(_) | PositionState::Open => is_empty = false,
+                }
+            }
+            match rows.last() {
+                Some(row) if rows.len() == ROWS => slot = slot_of(row.position).1,
+                _ => return Ok(is_empty),
+            }
+        }
+    }
+
+    /// [`crate::Feed::checkpoint`].
+    pub(super) async fn checkpoint(
+        &self,
+        follower: &str,
+        accounts: &[AccountId],
+    ) -> Result<Checkpoint, Error> {
+        check_checkpoint(follower, accounts.len())?;
+        let mut wanted = vec![OF_POSITION];
+        wanted.extend(accounts.iter().copied().map(account_number));
+        let saved = self.numbers(follower, &wanted).await?;
+        let of = |account: i64| saved.get(&account).copied().unwrap_or_default();
+        let revision = |account: &AccountId| (*account, Revision(of(account_number(*account))));
+        Ok(Checkpoint {
+            position: Position(of(OF_POSITION)),
+            accounts: accounts.iter().map(revision).collect(),
+        })
+    }
+
+    async fn numbers(&self, follower: &str, wanted: &[i64]) -> Result<BTreeMap<i64, u64>, Error> {
+        let mut saved = BTreeMap::new();
+        for wanted in wanted.chunks(NUMBERS) {
+            let asked = CqlValue::List(wanted.iter().copied().map(CqlValue::BigInt).collect());
+            let values = vec![text(self.store()), blob(follower.as_bytes()), asked];
+            for row in &self.database.read("read a checkpoint", NUMBER, values).await? {
+                let account = match row.columns.first() {
+                    Some(Some(CqlValue::BigInt(account))) => Some(*account),
+                    _ => None,
+                };
+                let found = account.zip(bytes(row, 1).and_then(decode_number));
+                let damaged = || {
+                    Error::corrupt(format!("the checkpoint of the follower {follower} is damaged: forget it"))
+                };
+                let (account, number) = found.ok_or_else(damaged)?;
+                saved.insert(account, number);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// [`crate::Feed::save`].
+    pub(super) async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
+        check_checkpoint(follower, checkpoint.accounts.len())?;
+        self.check_open()?;
+        let mut numbers = BTreeMap::from([(OF_POSITION, checkpoint.position.0)]);
+        for (account, revision) in &checkpoint.accounts {
+            numbers.insert(account_number(*account), revision.0);
+        }
+        let list = vec![text(self.store()), text(&listed_as(follower)), blob(follower.as_bytes())];
+        self.database.write("save a checkpoint", LIST, list).await?;
+        let row = |(account, number): (&i64, &u64)| {
+            let number = blob(encode_number(*number).into_vec());
+            let values =
+                vec![text(self.store()), blob(follower.as_bytes()), CqlValue::BigInt(*account), number];
+            (SAVE, values)
+        };
+        self.database.write_all("save a checkpoint", numbers.iter().map(row).collect()).await
+    }
+
+    /// [`crate::Feed::forget`].
+    pub(super) async fn forget(&self, follower: &str) -> Result<(), Error> {
+        check_follower_name(follower)?;
+        self.check_open()?;
+        let place = || vec![text(self.store()), blob(follower.as_bytes())];
+        self.database.write("forget a follower", FORGET_POSITION, place()).await?;
+        self.database.write("forget a follower", FORGET, place()).await?;
+        let listed = vec![text(self.store()), text(&listed_as(follower))];
+        self.database.write("forget a follower", UNLIST, listed).await
+    }
+
+    /// [`crate::Feed::followers`].
+    pub(super) async fn followers(&self) -> Result<Vec<(String, Position)>, Error> {
+        let end = FOLLOWER.replace(' ', "!"); // the next character
+        let values = vec![text(self.store()), text(FOLLOWER), text(&end)];
+        let mut followers = Vec::new();
+        for row in &self.database.read("list followers", LISTED, values).await? {
+            let name = bytes(row, 0).and_then(|name| String::from_utf8(name.to_vec()).ok());
+            let name = name.ok_or_else(|| Error::corrupt("the row of a follower is damaged"))?;
+            // It is listed before it has saved, and for a while after it was forgotten.
+            if let Some(position) = self.numbers(&name, &[OF_POSITION]).await?.get(&OF_POSITION) {
+                followers.push((name, Position(*position)));
+            }
+        }
+        followers.sort();
+        Ok(followers)
+    }
+}
+
+/// The key of `meta` that lists a follower.
+fn listed_as(follower: &str) -> String {
+    format!("{FOLLOWER}{}", super::schema::hex(follower.as_bytes()))
+}

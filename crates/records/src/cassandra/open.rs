@@ -1,0 +1,394 @@
+//! Opening: tables, identity, restores, indexes.
+//!
+//! Servers that open the same records take turns by a lease. Each server that has them open says so every few seconds; who changes
+//! the indexes needs to be alone. Each account's head says which indexes it has, so a server that was thought to be gone
+//! can't commit by other indexes than there are.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use restante_core::Identity;
+use scylla::value::{CqlValue, Row};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{
+    Shared,
+    connect::{Answer, BACK_OFF_MIN, Database, blob, bytes, change_schema, jittered, text},
+    options, reindex,
+    schema::{FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_ORIGIN, META_RESTORES, OPTIONS, TABLES},
+};
+use crate::{
+    CassandraUrl, Config, Error,
+    map::announce::Announcements,
+    rows::{decode_number, encode_number},
+};
+
+/// How long opening with other indexes waits for servers that are closing.
+const CLOSING_WAIT: Duration = Duration::from_secs(5);
+/// How long servers that open the records wait for each other.
+const OPENING_WAIT: Duration = Duration::from_secs(300);
+/// With so many replicas a power cut of one place loses nothing that was acknowledged.
+const REPLICAS_SAFE: u64 = 3;
+
+const META: &str = "SELECT value FROM meta WHERE store = ? AND key = ?";
+const PUT_META: &str = "INSERT INTO meta (store, key, value) VALUES (?, ?, ?) IF NOT EXISTS";
+const MOVE_META: &str = "UPDATE meta SET value = ? WHERE store = ? AND key = ? IF value = ?";
+// A lease ends by itself when its holder has died.
+const LEASE: &str = "INSERT INTO lease (store, name, holder) VALUES (?, ?, ?) IF NOT EXISTS USING TTL 60";
+const RENEW: &str = "UPDATE lease USING TTL 60 SET holder = ? WHERE store = ? AND name = ? IF holder = ?";
+const RELEASE: &str = "DELETE FROM lease WHERE store = ? AND name = ? IF holder = ?";
+const PRESENT: &str = "INSERT INTO server (store, id) VALUES (?, ?) USING TTL 30";
+const LEAVE: &str = "DELETE FROM server WHERE store = ? AND id = ?";
+const SERVERS: &str = "SELECT id FROM server WHERE store = ?";
+/// The name of the lease.
+const OPENING: &str = "opening";
+
+/// What changes seldom, and is the same for all servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// Changes with the indexes.
+    pub(super) epoch: u64,
+    /// The restores that the records have been through.
+    pub(super) restores: u64,
+}
+
+/// Connects to the keyspace of the records. The keyspace and its tables are made when they aren't there.
+pub(super) async fn database(url: &CassandraUrl, config: &Config) -> Result<Database, Error> {
+    let database = match Database::open(url, &config.cassandra).await {
+        Ok(database) => database,
+        Err(error) => {
+            if !make_keyspace(url, config).await? {
+                return Err(error);
+            }
+            Database::open(url, &config.cassandra).await?
+        }
+    };
+    let tables = tables(&database, url).await?;
+    for (name, columns, own_options) in TABLES {
+        match tables.get(name) {
+            Some(row) => check_options(url, name, row)?,
+            None if config.must_exist => return Err(not_there(url)),
+            None => {
+                let own_options =
+                    if own_options.is_empty() { String::new() } else { format!(" AND {own_options}") };
+                let make =
+                    format!("CREATE TABLE IF NOT EXISTS {name} ({columns}) WITH {OPTIONS}{own_options}");
+                database.change_schema("make its tables", &make).await?;
+            }
+        }
+    }
+    if tables.is_empty() {
+        info!(keyspace = url.keyspace(), "tables of records made");
+    }
+    warn_of_lost_writes(&database, url).await;
+    Ok(database)
+}
+
+fn not_there(url: &CassandraUrl) -> Error {
+    Error::not_found(format!("there are no records {} in the keyspace {}", url.store(), url.keyspace()))
+}
+
+/// Makes the keyspace; returns whether it was not there.
+async fn make_keyspace(url: &CassandraUrl, config: &Config) -> Result<bool, Error> {
+    let what = "make its keyspace";
+    let session = options::connect(url, &config.cassandra, false).await?;
+    let text = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    let found = session.query_unpaged(text, (url.keyspace(),)).await;
+    let found = found.map_err(|error| super::error::failed(what, &error))?.into_rows_result();
+    if found.map_err(|error| super::error::failed(what, &error))?.rows_num() > 0 {
+        return Ok(false);
+    }
+    if config.must_exist {
+        return Err(not_there(url));
+    }
+    let local = session.query_unpaged("SELECT data_center FROM system.local", ()).await;
+    let local = local.map_err(|error| super::error::failed(what, &error))?.into_rows_result();
+    let local = local.map_err(|error| super::error::failed(what, &error))?;
+    let (local,) = local.first_row::<(String,)>().map_err(|error| super::error::failed(what, &error))?;
+    let datacenter = url.parameter("datacenter").map_or(local, str::to_owned);
+    let cluster = session.get_cluster_state();
+    let is_here =
+        |node: &&std::sync::Arc<scylla::cluster::Node>| node.datacenter.as_deref() == Some(&datacenter);
+    let nodes = cluster.get_nodes_info().iter().filter(is_here).count();
+    let replicas = config.cassandra.replication.get().min(nodes.max(1));
+    let make = format!(
+        "CREATE KEYSPACE IF NOT EXISTS {} WITH replication = {{'class': 'NetworkTopologyStrategy', '{}': {replicas}}}",
+        url.keyspace(),
+        datacenter.replace('\'', "''")
+    );
+    change_schema(&session, what, &make).await?;
+    info!(keyspace = url.keyspace(), datacenter, replicas, "keyspace of records made");
+    Ok(true)
+}
+
+/// The tables that are there, with their options and ids.
+async fn tables(database: &Database, url: &CassandraUrl) -> Result<BTreeMap<String, Row>, Error> {
+    let text = "SELECT table_name, id, read_repair, speculative_retry, allow_auto_snapshot \
+                FROM system_schema.tables WHERE keyspace_name = ?";
+    let values = vec![CqlValue::Text(url.keyspace().to_owned())];
+    let rows = database.ask("look for its tables", text, values).await?;
+    Ok(rows.into_iter().filter_map(|row| Some((text_of(&row, 0)?.to_owned(), row))).collect())
+}
+
+fn text_of(row: &Row, column: usize) -> Option<&str> {
+    row.columns.get(column)?.as_ref()?.as_text().map(String::as_str)
+}
+
+/// Refuses a table that would show half a commit; warns of options that make it slow or keep its disk.
+fn check_options(url: &CassandraUrl, table: &str, row: &Row) -> Result<(), Error> {
+    let keyspace = url.keyspace();
+    if text_of(row, 2).is_some_and(|value| value != "NONE") {
+        let what = format!(
+            "the table {keyspace}.{table} has a read_repair that mends half of a commit: \
+             run ALTER TABLE {keyspace}.{table} WITH read_repair = 'NONE'"
+        );
+        return Err(Error::invalid(what));
+    }
+    if text_of(row, 3).is_some_and(|value| !value.starts_with("50")) {
+        warn!(
+            table,
+            "reads wait for a node that has stopped: ALTER TABLE ... WITH speculative_retry = '50ms'"
+        );
+    }
+    if matches!(row.columns.get(4), Some(Some(CqlValue::Boolean(true)))) {
+        warn!(
+            table,
+            "a table that is dropped keeps its disk: ALTER TABLE ... WITH allow_auto_snapshot = false"
+        );
+    }
+    Ok(())
+}
+
+/// Warns when what was acknowledged may be lost with the power.
+async fn warn_of_lost_writes(database: &Database, url: &CassandraUrl) {
+    let what = "say how it syncs";
+    let text = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'";
+    let Ok(settings) = database.ask(what, text, Vec::new()).await else {
+        info!("cassandra doesn't say how its commit log is synced: system_views.settings can't be read");
+        return;
+    };
+    let is_periodic = settings.first().and_then(|row| text_of(row, 0)) == Some("periodic");
+    let text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    let values = vec![CqlValue::Text(url.keyspace().to_owned())];
+    let replication = database.ask(what, text, values).await.unwrap_or_default();
+    let replicas = replication.first().map_or(0, replicas_of);
+    if is_periodic && replicas < REPLICAS_SAFE {
+        warn!(
+            replicas,
+            "commitlog_sync is periodic, so a power cut loses what was acknowledged in the last seconds: \
+             set commitlog_sync: batch or group, or keep three replicas in places that fail one by one"
+        );
+    }
+}
+
+/// The replicas of a row, in the data center that has the most.
+fn replicas_of(row: &Row) -> u64 {
+    let Some(Some(CqlValue::Map(options))) = row.columns.first() else { return 0 };
+    let counts = options.iter().filter_map(|(_, value)| value.as_text()?.split('/').next()?.parse().ok());
+    counts.max().unwrap_or(0)
+}
+
+/// Prepares the store while no other server does.
+pub(super) async fn begin(shared: &mut Shared, must_exist: bool) -> Result<(), Error> {
+    let holder = Identity::random();
+    lock_opening(shared, holder).await?;
+    let prepared = prepare(shared, must_exist, holder).await;
+    let released =
+        compare_until_known(shared, RELEASE, vec![text(shared.store()), text(OPENING), blob(holder.0)]).await;
+    prepared?;
+    released?;
+    let end = shared.settled_end().await?;
+    shared.announcements = Announcements::from(end);
+    Ok(())
+}
+
+async fn prepare(shared: &mut Shared, must_exist: bool, holder: Identity) -> Result<(), Error> {
+    shared.identity = check_format(shared, must_exist).await?;
+    settle_restore(shared).await?;
+    let state = shared.read_state().await?;
+    shared.epoch = state.epoch;
+    *shared.restores.get_mut() = state.restores;
+    reindex::adapt(shared, holder).await?;
+    shared.be_present().await
+}
+
+/// Refuses another layout; returns which records these are. What is not there is made.
+async fn check_format(shared: &Shared, must_exist: bool) -> Result<Identity, Error> {
+    match shared.meta(META_FORMAT).await?.as_deref().map(decode_number) {
+        Some(Some(FORMAT)) => {}
+        Some(Some(other)) => {
+            let what = format!(
+                "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
+            );
+            return Err(Error::corrupt(what));
+        }
+        Some(None) => {
+            return Err(Error::corrupt("the records don't say which format they have: restore a backup"));
+        }
+        None if must_exist => return Err(not_there(&shared.url)),
+        None => {
+            // The format comes last: without it, what is there is made again.
+            if shared.meta(META_IDENTITY).await?.is_none() {
+                shared.put_meta(META_IDENTITY, &shared.identity.0).await?;
+            }
+            shared.put_meta(META_ORIGIN, origin(shared).await?.as_bytes()).await?;
+            shared.put_meta(META_RESTORES, &encode_number(0)).await?;
+            shared.put_meta(META_EPOCH, &encode_number(1)).await?;
+            shared.put_meta(META_FORMAT, &encode_number(FORMAT)).await?;
+            info!(keyspace = shared.url.keyspace(), store = shared.store(), "store of records made");
+        }
+    }
+    let identity = shared.meta(META_IDENTITY).await?.and_then(|value| value.try_into().ok());
+    let damaged = || Error::corrupt("the records don't say which they are: restore a backup");
+    Ok(Identity(identity.ok_or_else(damaged)?))
+}
+
+/// Where the rows are: the table of the accounts, whose id no copy shares, and the store.
+async fn origin(shared: &Shared) -> Result<String, Error> {
+    let tables = tables(&shared.database, &shared.url).await?;
+    let id = tables.get("account").and_then(|row| row.columns.get(1)?.as_ref()?.as_uuid());
+    let id = id.ok_or_else(|| Error::unavailable("cassandra doesn't know the table account yet"))?;
+    Ok(format!("{id}/{}", shared.store()))
+}
+
+/// Counts a restore when the rows are not where they were. Removing the row `origin` of `meta` has the same effect.
+async fn settle_restore(shared: &Shared) -> Result<(), Error> {
+    let here = origin(shared).await?;
+    if shared.meta(META_ORIGIN).await?.as_deref() == Some(here.as_bytes()) {
+        return Ok(());
+    }
+    let restores = shared.read_state().await?.restores + 1;
+    // When this breaks off, the next opening counts one more, which does no harm.
+    shared.put_meta(META_RESTORES, &encode_number(restores)).await?;
+    shared.put_meta(META_ORIGIN, here.as_bytes()).await?;
+    warn!(restores, "the records come from a backup: ids and revisions go on higher up");
+    Ok(())
+}
+
+/// Takes the lease of those that open the records.
+async fn lock_opening(shared: &Shared, holder: Identity) -> Result<(), Error> {
+    let deadline = Instant::now() + OPENING_WAIT;
+    loop {
+        let values = vec![text(shared.store()), text(OPENING), blob(holder.0)];
+        let refused = match compare_until_known(shared, LEASE, values).await? {
+            None => return Ok(()),
+            Some(columns) => columns,
+        };
+        if refused.get("holder") == Some(&blob(holder.0)) {
+            return Ok(()); // by an attempt whose answer was lost
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::unavailable("another server opens the records for so long: try again later"));
+        }
+        tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;
+    }
+}
+
+/// Executes a conditional statement until its outcome is known; returns the columns of the row when it was refused.
+async fn compare_until_known(
+    shared: &Shared,
+    statement: &'static str,
+    values: Vec<CqlValue>,
+) -> Result<Option<std::collections::HashMap<String, CqlValue>>, Error> {
+    let deadline = shared.database.deadline();
+    loop {
+        match shared.database.compare("write its settings", &[(statement, values.clone())]).await? {
+            Answer::Applied => return Ok(None),
+            Answer::Refused(columns) => return Ok(Some(columns)),
+            Answer::Unknown(error) if Instant::now() >= deadline => return Err(error),
+            Answer::Unknown(_) => tokio::time::sleep(jittered(BACK_OFF_MIN)).await,
+        }
+    }
+}
+
+impl Shared {
+    /// A value of `meta`.
+    pub(super) async fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        let rows = self.database.read("read its settings", META, vec![text(self.store()), text(key)]).await?;
+        Ok(rows.first().and_then(|row| bytes(row, 0)).map(<[u8]>::to_vec))
+    }
+
+    /// Writes a value of `meta`. Who writes last wins.
+    pub(super) async fn put_meta(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        let deadline = self.database.deadline();
+        loop {
+            let refused = match self.meta(key).await? {
+                Some(known) if known == value => return Ok(()),
+                Some(known) => {
+                    let values = vec![blob(value), text(self.store()), text(key), blob(known)];
+                    compare_until_known(self, MOVE_META, values).await?
+                }
+                None => {
+                    let values = vec![text(self.store()), text(key), blob(value)];
+                    compare_until_known(self, PUT_META, values).await?
+                }
+            };
+            if refused.is_none() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::unavailable(
+                    "other servers change the settings of the records all the time",
+                ));
+            }
+        }
+    }
+
+    /// What servers share.
+    pub(super) async fn read_state(&self) -> Result<State, Error> {
+        let number = async |key| {
+            let value = self.meta(key).await?;
+            Ok::<_, Error>(value.and_then(|value| decode_number(&value)).unwrap_or(0))
+        };
+        Ok(State { epoch: number(META_EPOCH).await?, restores: number(META_RESTORES).await? })
+    }
+
+    /// Keeps the lease for another while.
+    pub(super) async fn renew_opening(&self, holder: Identity) -> Result<(), Error> {
+        let values = vec![blob(holder.0), text(self.store()), text(OPENING), blob(holder.0)];
+        match compare_until_known(self, RENEW, values).await? {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::unavailable("another server has begun to open the records: start this one again"))
+            }
+        }
+    }
+
+    /// Waits until no other server has the records open.
+    pub(super) async fn be_alone(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + CLOSING_WAIT;
+        loop {
+            let servers = self.database.read("look for servers", SERVERS, vec![text(self.store())]).await?;
+            if servers.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::conflict(
+                    "other servers have these records open with other indexes: stop them before one of another version \
+                     starts, and wait for half a minute if one has crashed",
+                ));
+            }
+            tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;
+        }
+    }
+
+    /// Tells other servers that this one has the records open, for half a minute.
+    pub(super) async fn be_present(&self) -> Result<(), Error> {
+        let has_left = self.has_left.lock().await;
+        if *has_left {
+            return Ok(());
+        }
+        let values = vec![text(self.store()), blob(self.server)];
+        self.database.write("tell other servers of this one", PRESENT, values).await
+    }
+
+    /// Tells other servers that this one has closed the records.
+    pub(super) async fn leave(&self) {
+        let mut has_left = self.has_left.lock().await;
+        *has_left = true;
+        let values = vec![text(self.store()), blob(self.server)];
+        if let Err(error) = self.database.write("tell other servers of this one", LEAVE, values).await {
+            warn!(%error, "other servers take this one for running for another half a minute");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Reading an account as it is at one moment.
+//!
+//! A commit is one mutation of the account's partition, so one read of a replica sees all of it or nothing. Several reads, and
+//! reads of several replicas, may see different versions. Each row that is read has the version of its partition beside it
+//! (a static column): a view compares all of them with the head that it began with, and is begun again when they differ. A
+//! range without rows says nothing, so the head is read again behind it.
+//!
+//! A version that this server meets for the first time may be on one replica only, because who committed it has died. A head
+//! read at serial consistency brings it to a quorum, so nobody who reads later sees less.
+
+use scylla::value::CqlValue;
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    connect::{bytes, number, text},
+    head::Head,
+    schema::{HEAD, account_number, corrupt},
+};
+use crate::{AccountId, Error};
+
+/// Rows that one statement reads at most.
+pub(super) const SLICE_ROWS: usize = 5_000;
+/// Keys that one statement asks for at most: each costs some tens of microseconds.
+const KEYS: usize = 200;
+/// Accounts whose versions are remembered at most.
+const CONFIRMED_MAX: usize = 65_536;
+
+const READ_HEAD: &str = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
+const UP: &str = "SELECT key, value, version FROM account \
+     WHERE store = ? AND account = ? AND key >= ? AND key < ? ORDER BY key ASC LIMIT ?";
+const DOWN: &str = "SELECT key, value, version FROM account \
+     WHERE store = ? AND account = ? AND key >= ? AND key < ? ORDER BY key DESC LIMIT ?";
+const FIND: &str = "SELECT key, value FROM account WHERE store = ? AND account = ? AND key IN ?";
+const WHAT: &str = "read an account";
+
+/// A row of an account: its key and its value.
+pub(super) type Row = (Vec<u8>, Vec<u8>);
+
+/// A range of keys of an account.
+#[derive(Clone, Debug)]
+pub(super) struct Range<'k> {
+    pub(super) from: &'k [u8],
+    /// The first key behind it.
+    pub(super) to: &'k [u8],
+    pub(super) limit: usize,
+    pub(super) is_down: bool,
+}
+
+/// Why a view has no answer.
+#[derive(Debug)]
+pub(super) enum ViewError {
+    /// The account has changed meanwhile.
+    Moved,
+    Failed(Error),
+}
+
+impl From<Error> for ViewError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// An account at one moment.
+pub(super) struct View<'s> {
+    shared: &'s Shared,
+    account: AccountId,
+    pub(super) head: Head,
+    /// Whether something was read that says nothing about its version, and has to be read once more.
+    is_silent: std::sync::atomic::AtomicBool,
+    reads: std::sync::atomic::AtomicU32,
+}
+
+/// The views of an account until one of them holds.
+pub(super) struct Views<'s> {
+    shared: &'s Shared,
+    account: AccountId,
+    deadline: Instant,
+}
+
+impl Shared {
+    pub(super) fn views(&self, account: AccountId) -> Views<'_> {
+        Views { shared: self, account, deadline: self.database.deadline() }
+    }
+
+    /// The head of an account, with all that was acknowledged.
+    pub(super) async fn read_head(&self, account: AccountId) -> Result<Option<Head>, Error> {
+        let rows = self.database.read(WHAT, READ_HEAD, self.account_values(account)).await?;
+        decode_head(account, rows.first())
+    }
+
+    /// The head of an account with all that is decided, which all see from now on.
+    pub(super) async fn read_head_serial(&self, account: AccountId) -> Result<Option<Head>, Error> {
+        let rows = self.database.read_serial(WHAT, READ_HEAD, self.account_values(account)).await?;
+        let head = decode_head(account, rows.first())?;
+        self.confirm(account, head.as_ref().map_or(0, |head| head.version));
+        Ok(head)
+    }
+
+    pub(super) fn account_values(&self, account: AccountId) -> Vec<CqlValue> {
+        vec![text(self.store()), CqlValue::BigInt(account_number(account))]
+    }
+
+    /// Notes a version that everybody sees.
+    pub(super) fn confirm(&self, account: AccountId, version: u64) {
+        let mut confirmed = self.confirmed.lock();
+        if confirmed.len() >= CONFIRMED_MAX {
+            confirmed.clear();
+        }
+        let known = confirmed.entry(account).or_default();
+        *known = version.max(*known);
+    }
+
+    fn confirmed(&self, account: AccountId) -> Option<u64> {
+        self.confirmed.lock().get(&account).copied()
+    }
+}
+
+fn decode_head(account: AccountId, row: Option<&scylla::value::Row>) -> Result<Option<Head>, Error> {
+    let Some(row) = row else { return Ok(None) };
+    // The row of a partition that has only the static column: it can't be, since the head is never deleted.
+    let head = bytes(row, 0).and_then(Head::decode);
+    head.map(Some).ok_or_else(|| corrupt(account, HEAD))
+}
+
+impl<'s> Views<'s> {
+    /// Begins a view.
+    pub(super) async fn begin(&self) -> Result<View<'s>, Error> {
+        let (shared, account) = (self.shared, self.account);
+        loop {
+            let head = shared.read_head(account).await?;
+            let version = head.as_ref().map_or(0, |head| head.version);
+            if shared.confirmed(account) != Some(version) {
+                let decided = shared.read_head_serial(account).await?;
+                if decided != head {
+                    self.check_time()?;
+                    continue;
+                }
+            }
+            return Ok(View::of(shared, account, head.unwrap_or_else(|| Head::new(shared.epoch))));
+        }
+    }
+
+    /// The answer of a view, if the account was the same all the time.
+    pub(super) async fn accept<T>(
+        &self,
+        view: &View<'_>,
+        answer: Result<T, ViewError>,
+    ) -> Result<Option<T>, Error> {
+        let order = std::sync::atomic::Ordering::Relaxed;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(ViewError::Failed(error)) => return Err(error),
+            Err(ViewError::Moved) => {
+                self.check_time()?;
+                return Ok(None);
+            }
+        };
+        let head = if view.is_silent.load(order) {
+            self.shared.read_head_serial(self.account).await?
+        } else if view.reads.load(order) > 1 {
+            self.shared.read_head(self.account).await?
+        } else {
+            return Ok(Some(answer));
+        };
+        if head.map_or(0, |head| head.version) == view.head.version {
+            return Ok(Some(answer));
+        }
+        self.check_time()?;
+        Ok(None)
+    }
+
+    fn check_time(&self) -> Result<(), Error> {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        let what = format!("account {} changes faster than it can be read: try again later", self.account.0);
+        Err(Error::unavailable(what))
+    }
+}
+
+impl<'s> View<'s> {
+    pub(super) fn account(&self) -> AccountId {
+        self.account
+    }
+
+    /// The account as it is with a head that was read.
+    pub(super) fn of(shared: &'s Shared, account: AccountId, head: Head) -> Self {
+        Self { shared, account, head, is_silent: false.into(), reads: 0.into() }
+    }
+
+    /// The rows of a range.
+    pub(super) async fn slice(&self, range: Range<'_>) -> Result<Vec<Row>, ViewError> {
+        self.note_read();
+        let mut values = self.shared.account_values(self.account);
+        let limit = i32::try_from(range.limit).unwrap_or(i32::MAX);
+        values.extend([
+            CqlValue::Blob(range.from.to_vec()),
+            CqlValue::Blob(range.to.to_vec()),
+            CqlValue::Int(limit),
+        ]);
+        let statement = if range.is_down { DOWN } else { UP };
+        let found = self.shared.database.read(WHAT, statement, values).await?;
+        if found.is_empty() {
+            self.is_silent.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        let mut rows = Vec::with_capacity(found.len());
+        for row in &found {
+            if number(row, 2) != Some(self.head.version) {
+                return Err(ViewError::Moved);
+            }
+            let key = bytes(row, 0).unwrap_or_default();
+            let value = bytes(row, 1).ok_or_else(|| corrupt(self.account, key))?;
+            rows.push((key.to_vec(), value.to_vec()));
+        }
+        Ok(rows)
+    }
+
+    /// All rows of a range, read by and by.
+    pub(super) async fn whole(&self, from: &[u8], to: &[u8]) -> Result<Vec<Row>, ViewError> {
+        let mut rows: Vec<Row> = Vec::new();
+        loop {
+            let from = rows.last().map_or_else(|| from.to_vec(), |(key, _)| behind(key));
+            let page = self.slice(Range { from: &from, to, limit: SLICE_ROWS, is_down: false }).await?;
+            let is_last = page.len() < SLICE_ROWS;
+            rows.extend(page);
+            if is_last {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// The rows with some keys, as far as they are there, in no order.
+    pub(super) async fn find(&self, keys: &[Vec<u8>]) -> Result<Vec<Row>, ViewError> {
+        let mut rows = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(KEYS) {
+            // The head is read by the same statement: it says which version this is.
+            let (found, head) = self.shared.find(self.account, keys).await?;
+            if head.map_or(0, |head| head.version) != self.head.version {
+                return Err(ViewError::Moved);
+            }
+            rows.extend(found);
+        }
+        Ok(rows)
+    }
+
+    fn note_read(&self) {
+        self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// The rows with some keys, and the head at the same moment.
+    pub(super) async fn find(
+        &self,
+        account: AccountId,
+        keys: &[Vec<u8>],
+    ) -> Result<(Vec<Row>, Option<Head>), Error> {
+        let mut values = self.account_values(account);
+        let asked = std::iter::once(HEAD).chain(keys.iter().map(Vec::as_slice));
+        values.push(CqlValue::List(asked.map(|key| CqlValue::Blob(key.to_vec())).collect()));
+        let mut rows = Vec::with_capacity(keys.len());
+        let mut head = None;
+        for row in &self.database.read(WHAT, FIND, values).await? {
+            let key = bytes(row, 0).unwrap_or_default();
+            let value = bytes(row, 1).ok_or_else(|| corrupt(account, key))?;
+            if key == HEAD {
+                head = Some(Head::decode(value).ok_or_else(|| corrupt(account, HEAD))?);
+            } else {
+                rows.push((key.to_vec(), value.to_vec()));
+            }
+        }
+        Ok((rows, head))
+    }
+
+    /// The rows with some keys, however many, and the head at the same moment.
+    pub(super) async fn find_all(
+        &self,
+        account: AccountId,
+        keys: &[Vec<u8>],
+    ) -> Result<(Vec<Row>, Option<Head>), Error> {
+        let deadline = self.database.deadline();
+        'again: loop {
+            let mut chunks = keys.chunks(KEYS);
+            let (mut rows, head) = self.find(account, chunks.next().unwrap_or_default()).await?;
+            for keys in chunks {
+                let (more, now) = self.find(account, keys).await?;
+                if now != head {
+                    if Instant::now() >= deadline {
+                        return Err(Error::unavailable("the account changes faster than it can be read"));
+                    }
+                    continue 'again;
+                }
+                rows.extend(more);
+            }
+            return Ok((rows, head));
+        }
+    }
+}
+
+/// The smallest key above one.
+pub(super) fn behind(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    next.push(0);
+    next
+}

@@ -1,0 +1,281 @@
+//! The store as a whole, to be copied and compared.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use restante_core::Timestamp;
+use tokio_postgres::types::ToSql;
+
+use super::{
+    Postgres, Shared,
+    connect::Connection,
+    error::{AttemptError, column},
+    open::{POSITIONS_PER_RESTORE, is_incomplete, write_meta},
+    schema::{
+        META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt, decode_history_key, entry_keys,
+        from_sql, state_key, to_sql, tombstone_prefix,
+    },
+    transact::{self, DELETE_BODIES, decode_head},
+};
+use crate::{
+    AccountHead, AccountId, Error, Kind, Position, Record, Row, RowKey, Schema, Tombstone, Transfer,
+    TransferState,
+    map::{
+        keys::{live_key, tombstone_key},
+        work::{Value, Writes, pack, sql_body},
+    },
+    rows::{BodyNumber, LiveRow, StateRow, TombstoneRow, encode_number},
+    transfer::RowPage,
+    validate,
+};
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
+/// Rows that one transaction removes.
+const CLEARED_ROWS: i64 = 1_024;
+/// The version of the row that makes a store an incomplete copy.
+const INCOMPLETE: u64 = 1;
+/// What errors say that was to be done.
+const WHAT: &str = "copy records";
+
+const HEADS: &str = "SELECT a.account, a.head, f.position, f.committed_ms FROM \
+     (SELECT account, head FROM account WHERE account > $1 AND head <> '' ORDER BY account LIMIT $2) a \
+     LEFT JOIN feed f ON f.account = a.account ORDER BY a.account";
+const ROWS: &str =
+    "SELECT key, value FROM entry WHERE account = $1 AND key > $2 AND key < $3 ORDER BY key LIMIT $4";
+const CLEAR_ROWS: &str = "DELETE FROM entry WHERE account = $1 AND key = ANY (ARRAY( \
+     SELECT key FROM entry WHERE account = $1 ORDER BY key LIMIT $2)) RETURNING body";
+const CLEAR_HEAD: &str = "DELETE FROM account WHERE account = $1";
+const CLEAR_FEED: &str = "DELETE FROM feed WHERE account = $1";
+const SET_RESTORES: &str = "UPDATE feed_head SET restores = $1, position = greatest(position, $2)";
+const SET_POSITION: &str =
+    "UPDATE feed_head SET position = greatest(position, (SELECT coalesce(max(position), 0) FROM feed))";
+const UNMARK: &str = "DELETE FROM meta WHERE key = $1";
+
+#[async_trait]
+impl Transfer for Postgres {
+    async fn state(&self) -> Result<TransferState, Error> {
+        let shared = &self.shared;
+        let is_incomplete = shared.read(WHAT, async |connection| is_incomplete(connection).await).await?;
+        Ok(TransferState { identity: shared.identity, restores: shared.restores(), is_incomplete })
+    }
+
+    async fn heads(&self, after: Option<AccountId>, limit: usize) -> Result<Vec<AccountHead>, Error> {
+        validate::check_heads(limit)?;
+        self.shared.move_heads(after, limit).await
+    }
+
+    async fn rows(&self, account: AccountId, after: Option<RowKey>, limit: usize) -> Result<Vec<Row>, Error> {
+        validate::check_rows(limit)?;
+        self.shared.move_rows(account, after, limit).await
+    }
+
+    async fn begin(&self, restores: u64) -> Result<(), Error> {
+        let position = to_sql(restores.saturating_mul(POSITIONS_PER_RESTORE));
+        let mark = async |connection: &Connection| {
+            connection.run(WHAT, "BEGIN").await?;
+            write_meta(connection, META_INCOMPLETE, &encode_number(INCOMPLETE)).await?;
+            connection.query(WHAT, SET_RESTORES, &[&to_sql(restores), &position]).await?;
+            connection.run(WHAT, "COMMIT").await
+        };
+        self.shared.move_write(mark).await?;
+        self.shared.restores.store(restores, Ordering::Release);
+        Ok(())
+    }
+
+    /// Removes the head first: what is left after a crash is an account that was never ended.
+    async fn clear(&self, account: AccountId) -> Result<(), Error> {
+        let number = account_to_sql(account);
+        let clear_head = async |connection: &Connection| {
+            connection.run(WHAT, "BEGIN").await?;
+            connection.query(WHAT, CLEAR_FEED, &[&number]).await?;
+            connection.query(WHAT, CLEAR_HEAD, &[&number]).await?;
+            connection.run(WHAT, "COMMIT").await
+        };
+        self.shared.move_write(clear_head).await?;
+        loop {
+            let cleared = self.shared.move_write(async |connection| clear_rows(connection, number).await);
+            if cleared.await? < CLEARED_ROWS as usize {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn put(&self, account: AccountId, rows: Vec<Row>, head: Option<AccountHead>) -> Result<(), Error> {
+        let has_body = |row: &&Row| match row {
+            Row::Record(record) => !record.body.bytes.is_empty() || !record.body.blobs.is_empty(),
+            Row::Tombstone(_) => false,
+        };
+        let bodies = rows.iter().filter(has_body).count();
+        let shared = &self.shared;
+        let put = async |connection: &Connection| {
+            let mut ids = transact::body_ids(connection, bodies).await?.into_iter();
+            let mut writes = Writes::default();
+            for row in rows {
+                plan(&shared.schema, account, row, &mut ids, &mut writes)?;
+            }
+            transact::put(connection, &writes, head.as_ref()).await
+        };
+        shared.move_write(put).await
+    }
+
+    async fn finish(&self) -> Result<(), Error> {
+        let finish = async |connection: &Connection| {
+            connection.run(WHAT, "BEGIN").await?;
+            connection.query(WHAT, SET_POSITION, &[]).await?;
+            connection.query(WHAT, UNMARK, &[&META_INCOMPLETE]).await?;
+            connection.run(WHAT, "COMMIT").await
+        };
+        self.shared.move_write(finish).await
+    }
+}
+
+impl Shared {
+    /// Writes something of a copy. An error leaves open whether it was written.
+    async fn move_write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Connection) -> Result<T, AttemptError>,
+    ) -> Result<T, Error> {
+        let lease = self.caretaker().await?;
+        let connection = lease.connection.clone();
+        Ok(lease.drive(WHAT, work(&connection)).await?)
+    }
+
+    async fn move_heads(&self, after: Option<AccountId>, limit: usize) -> Result<Vec<AccountHead>, Error> {
+        let (after, limit) = (after.map_or(-1, account_to_sql), to_sql(limit as u64));
+        let read = async |connection: &Connection| connection.query(WHAT, HEADS, &[&after, &limit]).await;
+        let mut heads = Vec::new();
+        for row in &self.read(WHAT, read).await? {
+            let (account, mut head) = decode_head(row)?;
+            let position: Option<i64> = column(row, 2)?;
+            let committed_ms: Option<i64> = column(row, 3)?;
+            head.position = Position(position.map_or(0, from_sql));
+            let committed_at = Timestamp(committed_ms.unwrap_or_default().saturating_mul(NANOS_PER_MILLI));
+            heads.push(head.head(account, committed_at));
+        }
+        Ok(heads)
+    }
+
+    async fn move_rows(
+        &self,
+        account: AccountId,
+        after: Option<RowKey>,
+        limit: usize,
+    ) -> Result<Vec<Row>, Error> {
+        let mut page = RowPage::new(limit);
+        let behind = match after {
+            None => Some(vec![STATE]),
+            Some(RowKey::Record(kind, id)) => Some(state_key(kind, id)),
+            Some(RowKey::Tombstone(..)) => None,
+        };
+        let head = async |connection: &Connection| super::read::head(connection, account).await;
+        let head = self.read(WHAT, head).await?;
+        if let Some(behind) = behind {
+            let mut records = Vec::new();
+            // As they are stored: no counter has jumped.
+            self.dump_account(account, self.restores(), behind, limit, &mut records).await?;
+            for dumped in records {
+                if page.is_full() {
+                    break;
+                }
+                page.push(Row::Record(dumped.record));
+            }
+        }
+        for share in head.kinds.iter().filter(|share| share.tombstones > 0) {
+            if !page.is_full() {
+                self.move_tombstones(account, share.kind, after, &mut page).await?;
+            }
+        }
+        Ok(page.into_rows())
+    }
+
+    /// Adds the tombstones of a kind behind a key.
+    async fn move_tombstones(
+        &self,
+        account: AccountId,
+        kind: Kind,
+        after: Option<RowKey>,
+        page: &mut RowPage,
+    ) -> Result<(), Error> {
+        let prefix = tombstone_prefix(kind);
+        let to = after_prefix(&prefix);
+        let from = match after {
+            Some(RowKey::Tombstone(of, ..)) if of > kind => return Ok(()),
+            Some(RowKey::Tombstone(of, revision, id)) if of == kind => tombstone_key(kind, revision, id),
+            _ => prefix,
+        };
+        let (number, room) = (account_to_sql(account), to_sql(page.room() as u64));
+        let parameters: [&(dyn ToSql + Sync); 4] = [&number, &from, &to, &room];
+        let read = async |connection: &Connection| connection.query(WHAT, ROWS, &parameters).await;
+        for row in &self.read(WHAT, read).await? {
+            let (key, value): (&[u8], &[u8]) = (column(row, 0)?, column(row, 1)?);
+            let parts = decode_history_key(key).zip(TombstoneRow::decode(value));
+            let (parts, gone) = parts.ok_or_else(|| corrupt(account, key))?;
+            page.push(Row::Tombstone(Tombstone {
+                kind,
+                id: parts.id,
+                created: gone.created,
+                revision: parts.revision,
+                destroyed_seconds: gone.second,
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// Removes the next rows of an account, with the bodies of records; returns how many.
+async fn clear_rows(connection: &Connection, account: i64) -> Result<usize, AttemptError> {
+    connection.run(WHAT, "BEGIN").await?;
+    let rows = connection.query(WHAT, CLEAR_ROWS, &[&account, &CLEARED_ROWS]).await?;
+    let mut bodies: Vec<i64> = Vec::new();
+    for row in &rows {
+        bodies.extend(column::<Option<i64>>(row, 0)?);
+    }
+    connection.query(WHAT, DELETE_BODIES, &[&bodies]).await?;
+    connection.run(WHAT, "COMMIT").await?;
+    Ok(rows.len())
+}
+
+/// Works out what a row of an account is in the tables.
+fn plan(
+    schema: &Schema,
+    account: AccountId,
+    row: Row,
+    ids: &mut impl Iterator<Item = i64>,
+    writes: &mut Writes,
+) -> Result<(), Error> {
+    let record = match row {
+        Row::Record(record) => record,
+        Row::Tombstone(gone) => {
+            let bytes = TombstoneRow { created: gone.created, second: gone.destroyed_seconds }.encode();
+            let key = tombstone_key(gone.kind, gone.revision, gone.id);
+            let value = Value { bytes: bytes.into_vec(), body: None };
+            writes.rows.insert((account, key), Some(value));
+            return Ok(());
+        }
+    };
+    let Record { kind, id, revision, created, body, properties } = record;
+    let mut put = |key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>| {
+        writes.rows.insert((account, key), Some(Value { bytes, body }));
+    };
+    put(live_key(kind, created, id), LiveRow::Creation.encode().into_vec(), None);
+    if revision != created {
+        put(live_key(kind, revision, id), LiveRow::Change { created }.encode().into_vec(), None);
+    }
+    // A kind that the schema lacks has no indexes.
+    for index in schema.kind(kind).map_or(&[][..], |kind| &kind.indexes[..]) {
+        for key in entry_keys(kind, id, index, &properties)? {
+            put(key, Vec::new(), None);
+        }
+    }
+    let mut number = BodyNumber::EMPTY;
+    if !body.bytes.is_empty() || !body.blobs.is_empty() {
+        let body_id = ids.next().ok_or_else(|| Error::internal("more bodies than were counted"))?;
+        number = BodyNumber(from_sql(body_id));
+    }
+    let state = StateRow { revision, created, body: number, properties: &pack(&properties) };
+    put(state_key(kind, id), state.encode().into_vec(), sql_body(number));
+    if let Some(body_id) = sql_body(number) {
+        writes.bodies.insert(body_id, (account, body));
+    }
+    Ok(())
+}
