@@ -40,6 +40,7 @@ fn main() {
         a_walk_goes_on_at_the_other,
         a_topic_that_one_pruned_comes_back_through_the_other,
         one_prunes_while_the_other_appends_and_answers,
+        both_prune_at_once,
         one_closes_and_the_other_goes_on,
     ];
     let mut trials = Vec::new();
@@ -265,6 +266,32 @@ async fn one_prunes_while_the_other_appends_and_answers(place: Arc<TestArchive>)
             assert_eq!(accounted, 401, "each message was pruned once or is there");
         }
         assert_eq!(server.upkeep.stats().await.unwrap().messages, kept.len() as u64);
+    }
+}
+
+/// As servers do that are started by the same timer. Neither fails because the other one was faster.
+async fn both_prune_at_once(place: Arc<TestArchive>) {
+    let servers = [place.open().await, place.open().await];
+    let messages = shared_messages(600);
+    let newest = message(50 * DAY, 9, "newest");
+    append_all(servers[0].archive.clone(), [messages, vec![newest.clone()]].concat(), 200).await;
+    let now = Timestamp(40 * DAY);
+    let pruned = servers.each_ref().map(|server| {
+        let upkeep = server.upkeep.clone();
+        tokio::spawn(async move {
+            upkeep.stats().await.unwrap();
+            upkeep.prune(&"time:60".parse().unwrap(), now).await.unwrap().messages
+        })
+    });
+    let mut total = 0;
+    for pruned in pruned {
+        total += pruned.await.unwrap();
+    }
+    assert_eq!(total, 600, "each message was counted by the server that removed it");
+    for server in &servers {
+        let page = server.archive.query(&Query::default()).await.unwrap();
+        assert_eq!(rows(&page), sorted(std::slice::from_ref(&newest)));
+        assert_eq!(server.upkeep.stats().await.unwrap().messages, 1);
     }
 }
 

@@ -59,7 +59,9 @@ impl Location {
                 let file = std::path::absolute(file)?;
                 (EngineUrl::Sqlite(file.clone()), folder_of(&file))
             }
-            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => (url.clone(), parent.to_owned()),
+            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => {
+                (url.clone(), parent.to_owned())
+            }
         };
         Ok(Self { url, folder, fresh: None })
     }

@@ -198,8 +198,8 @@ async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, 
     }
     let (state, found) = tokio::join!(shared.state(), look_up(shared, entries));
     let state = state?;
-    if !shared.catalog.is_current(&state) {
-        shared.apply(&state).await?;
+    if !shared.is_current(&state) {
+        shared.sync().await?;
         let list = shared.catalog.list();
         let still_takes = |epoch: &Epoch| list.get(epoch.id).is_some_and(|found| found.stage == Stage::Open);
         let pending = entries.iter().filter(|entry| !entry.is_done());
@@ -248,6 +248,10 @@ fn windows_of<'a, 'b>(entries: &[&'b Entry<'a>]) -> BTreeMap<(EpochId, i64), Vec
 }
 
 /// Which of the messages are there.
+///
+/// Their values are read although they aren't used. An append that was cut short may have reached one node only; a read of the
+/// value writes it to the others before it returns (read repair mends the columns that are read, and no others), so that
+/// what is answered to be a duplicate is as durable as what is stored.
 async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, RandomState>, Error> {
     let pending: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_done()).collect();
     let mut requests = Vec::new();
@@ -260,14 +264,14 @@ async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, 
     let found: Vec<_> = requests
         .into_iter()
         .map(|(epoch, part, keys)| async move {
-            let rows: Result<Vec<(i64, Vec<u8>)>, Error> =
-                shared.database.read("look for duplicates", Statement::Keys(epoch), (part, keys)).await;
+            let rows: Result<Vec<(i64, Vec<u8>, Option<Vec<u8>>)>, Error> =
+                shared.database.read("look for duplicates", Statement::Rows(epoch), (part, keys)).await;
             rows
         })
         .collect();
-    let found: Vec<Vec<(i64, Vec<u8>)>> =
-        stream::iter(found).buffer_unordered(REQUESTS).try_collect().await?;
-    Ok(found.into_iter().flatten().filter_map(|(timestamp, hash)| key_of(timestamp, &hash)).collect())
+    let found: Vec<Vec<_>> = stream::iter(found).buffer_unordered(REQUESTS).try_collect().await?;
+    let found = found.into_iter().flatten().filter(|(_, _, value)| value.is_some());
+    Ok(found.filter_map(|(timestamp, hash, _)| key_of(timestamp, &hash)).collect())
 }
 
 /// The key of a row; `None` for a row that isn't ours.
@@ -378,11 +382,10 @@ async fn write_hashes(shared: &Shared, entries: &[&Entry<'_>], written: i64) -> 
 /// Writes long bodies.
 async fn write_chunks(shared: &Shared, entries: &[&Entry<'_>], written: i64) -> Result<(), Error> {
     let mut chunks = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.message.body.len() > schema::INLINE_BYTES_MAX) {
-        let part = schema::chunk_part(entry.message.key());
-        let hash = entry.message.message_hash.0.as_slice();
+    for entry in entries.iter().filter(|entry| schema::is_long(&entry.message.body)) {
+        let part = schema::chunk_part(&schema::body_hash(&entry.message.body));
         for (number, chunk) in (0_i64..).zip(entry.message.body.chunks(schema::CHUNK_BYTES)) {
-            chunks.push((entry.window().0, (part.clone(), number, hash, chunk, written)));
+            chunks.push((entry.window().0, (part.clone(), number, schema::CHUNK_HASH, chunk, written)));
         }
     }
     let writes: Vec<_> = chunks

@@ -12,7 +12,7 @@ use std::{
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
-use restante_core::TopicBits;
+use restante_core::{NANOS_PER_SECOND, Timestamp, TopicBits};
 use tokio::time::Instant;
 
 use super::{
@@ -26,13 +26,11 @@ use crate::{
     topics::{Dictionary, Selection, TopicId},
 };
 
-/// A table that isn't made after so long is made by whoever needs it.
-const MAKING_MAX_NS: i64 = 60_000_000_000;
 const MAKING_PAUSE: Duration = Duration::from_millis(100);
 /// How long an append waits for the table of a new epoch.
 const EPOCH_WAIT_MAX: Duration = Duration::from_secs(120);
 /// Heads of servers expire after a day; who has not looked for so long reads everything again.
-const FORGET_AFTER: Duration = Duration::from_secs(schema::HEAD_SECONDS as u64 / 2);
+const FORGET_AFTER_NS: i64 = schema::HEAD_SECONDS as i64 / 2 * NANOS_PER_SECOND;
 /// Rows of the catalogue in one batch.
 const REGISTER_ROWS: usize = 100;
 
@@ -62,12 +60,13 @@ pub(super) struct Catalog {
 
 struct Known {
     encoded: Option<Vec<u8>>,
-    list: EpochList,
+    list: Arc<EpochList>,
     contents: HashMap<EpochId, Arc<Contents>, RandomState>,
     topics: Dictionary,
     ids: HashMap<TopicKey, TopicId, RandomState>,
     keys: HashMap<TopicId, TopicKey, RandomState>,
-    looked: Option<Instant>,
+    /// When a state was last read of which everything is here: by the wall clock, which also runs while the machine sleeps.
+    looked: Option<Timestamp>,
 }
 
 /// An epoch as a query sees it.
@@ -90,7 +89,7 @@ impl Catalog {
     pub(super) fn new(topic_bits: fn(&str) -> TopicBits) -> Self {
         let known = Known {
             encoded: None,
-            list: EpochList::default(),
+            list: Arc::default(),
             contents: HashMap::default(),
             topics: Dictionary::new(topic_bits),
             ids: HashMap::default(),
@@ -105,10 +104,9 @@ impl Catalog {
     }
 
     /// Whether nothing in a state is new.
-    pub(super) fn is_current(&self, state: &State) -> bool {
+    fn is_current(&self, state: &State, now: Timestamp) -> bool {
         let known = self.known.read();
-        if known.encoded != state.epochs || known.looked.is_none_or(|looked| looked.elapsed() > FORGET_AFTER)
-        {
+        if known.encoded != state.epochs || known.is_old(now) {
             return false;
         }
         state.heads.iter().all(|(epoch, server, n)| match known.contents.get(epoch) {
@@ -117,7 +115,7 @@ impl Catalog {
         })
     }
 
-    pub(super) fn list(&self) -> EpochList {
+    pub(super) fn list(&self) -> Arc<EpochList> {
         self.known.read().list.clone()
     }
 
@@ -180,6 +178,11 @@ impl Catalog {
 }
 
 impl Known {
+    /// Whether heads may have expired since they were last read.
+    fn is_old(&self, now: Timestamp) -> bool {
+        self.looked.is_none_or(|looked| now.0.saturating_sub(looked.0).saturating_abs() > FORGET_AFTER_NS)
+    }
+
     fn take(&mut self, epoch: EpochId, server: ServerId, n: i64, item: Option<Item>) {
         let contents = Arc::make_mut(self.contents.entry(epoch).or_default());
         let read = contents.read.entry(server).or_insert(0);
@@ -235,57 +238,50 @@ impl Shared {
         Ok(state)
     }
 
-    /// Brings the catalogue to a state or a newer one.
-    pub(super) async fn sync(&self) -> Result<(), Error> {
-        let state = self.state().await?;
-        self.apply(&state).await
+    /// Whether nothing in a state is new.
+    pub(super) fn is_current(&self, state: &State) -> bool {
+        self.catalog.is_current(state, self.now())
     }
 
-    /// Reads what is new in a state.
-    pub(super) async fn apply(&self, state: &State) -> Result<(), Error> {
-        if self.catalog.is_current(state) {
-            return Ok(());
+    /// Reads what is new; returns whether anything was.
+    pub(super) async fn sync(&self) -> Result<bool, Error> {
+        if self.is_current(&self.state().await?) {
+            return Ok(false);
         }
         let _one = self.catalog.syncing.lock().await;
         // Another task may have read a newer state meanwhile, which this one must not undo.
-        let state = &self.state().await?;
-        if self.catalog.is_current(state) {
-            return Ok(());
+        let looked = self.now();
+        let state = self.state().await?;
+        if self.is_current(&state) {
+            return Ok(true);
         }
-        let looked = Instant::now();
         let list = match &state.epochs {
             Some(encoded) => EpochList::decode(encoded).map_err(|version| self.not_understood(version))?,
             None => EpochList::default(),
         };
         for epoch in list.open() {
-            self.read_contents(epoch.id, state).await?;
+            self.read_contents(epoch.id, &state).await?;
         }
         let mut known = self.catalog.known.write();
-        let gone: Vec<EpochId> = known
-            .contents
-            .keys()
-            .copied()
-            .filter(|id| list.get(*id).is_none_or(|epoch| epoch.stage != Stage::Open))
-            .collect();
+        let is_open = |id: EpochId| list.get(id).is_some_and(|epoch| epoch.stage == Stage::Open);
+        let gone: Vec<EpochId> = known.contents.keys().copied().filter(|id| !is_open(*id)).collect();
         for id in gone {
             known.forget(id);
             self.database.forget(id);
         }
-        known.encoded = state.epochs.clone();
-        known.list = list;
+        known.encoded = state.epochs;
+        known.list = Arc::new(list);
         known.looked = Some(looked);
-        Ok(())
+        Ok(true)
     }
 
     /// Reads what is new in an epoch.
     async fn read_contents(&self, epoch: EpochId, state: &State) -> Result<(), Error> {
         let what = "read its catalogue";
-        let (known, is_old) = {
+        let known = {
             let catalog = self.catalog.known.read();
-            let is_old = catalog.looked.is_none_or(|looked| looked.elapsed() > FORGET_AFTER);
-            (catalog.contents.get(&epoch).cloned(), is_old)
+            catalog.contents.get(&epoch).filter(|_| !catalog.is_old(self.now())).cloned()
         };
-        let known = known.filter(|_| !is_old);
         let Some(known) = known else {
             let rows: Vec<CatalogRow> = self.database.read(what, Statement::ReadCatalog, (epoch,)).await?;
             let mut catalog = self.catalog.known.write();
@@ -374,9 +370,7 @@ impl Shared {
             match list.find(timestamp) {
                 Some(epoch) if epoch.stage == Stage::Open => return Ok(*epoch),
                 Some(epoch) => {
-                    let is_mine = epoch.maker == self.server;
-                    let is_late = self.now().0.saturating_sub(epoch.since_ns) > MAKING_MAX_NS;
-                    if is_mine || is_late {
+                    if epoch.is_to_be_finished_by(self.server, self.now().0) {
                         self.make_table(epoch.id).await?;
                     } else {
                         tokio::time::sleep(MAKING_PAUSE).await;
@@ -405,12 +399,18 @@ impl Shared {
             return Ok(());
         }
         self.create_table(&schema::table(id), schema::EPOCH_COLUMNS).await?;
-        let wanted = list.with_stage(id, Some(Stage::Open), self.now().0);
+        let wanted = list.with_stage(id, Stage::Open, self.server, self.now().0);
         let is_open = self.replace_list(&list, &wanted).await? == Applied::Yes;
         if is_open {
             tracing::info!(table = schema::table(id), "epoch made");
         }
         Ok(())
+    }
+
+    /// Whether an epoch still takes messages, and gives them.
+    pub(super) async fn is_open(&self, id: EpochId) -> Result<bool, Error> {
+        self.sync().await?;
+        Ok(self.catalog.list().get(id).is_some_and(|epoch| epoch.stage == Stage::Open))
     }
 
     /// Replaces the list of epochs, unless it has changed. Whether it was replaced may be unknown: what counts is the state that is

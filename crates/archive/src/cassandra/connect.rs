@@ -1,10 +1,10 @@
 //! The way to the cluster: a session that is opened when it is first needed, prepared statements, and attempts.
 
-use std::{collections::HashMap, fmt, future::Future, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use restante_core::{Clock, Timestamp};
+use restante_core::{Clock, ErrorKind, Timestamp};
 use scylla::{
     client::session::Session,
     deserialize::row::DeserializeRow,
@@ -76,6 +76,11 @@ impl Database {
         self.url.keyspace()
     }
 
+    /// The data center that the URL names.
+    pub(super) fn datacenter(&self) -> Option<&str> {
+        self.url.parameter("datacenter")
+    }
+
     /// What keeps the engine from its work, and since when.
     pub(super) fn problem(&self) -> (Option<String>, Option<Timestamp>) {
         self.reach.lock().clone().unzip()
@@ -134,7 +139,7 @@ impl Database {
         let values = &values;
         let result = self
             .repeated(what, async || {
-                let (session, prepared) = self.prepared(what, statement).await?;
+                let (session, prepared) = self.prepared(statement).await?;
                 session.execute_unpaged(&prepared, values).await.map_err(Failure::Execution)
             })
             .await?;
@@ -150,7 +155,7 @@ impl Database {
     ) -> Result<(), Error> {
         let values = &values;
         let attempt = async || {
-            let (session, prepared) = self.prepared(what, statement).await?;
+            let (session, prepared) = self.prepared(statement).await?;
             session.execute_unpaged(&prepared, values).await.map_err(Failure::Execution)
         };
         self.repeated(what, attempt).await.map(drop)
@@ -164,7 +169,7 @@ impl Database {
         rows: &[V],
     ) -> Result<(), Error> {
         let attempt = async || {
-            let (session, prepared) = self.prepared(what, statement).await?;
+            let (session, prepared) = self.prepared(statement).await?;
             if let [row] = rows {
                 return session.execute_unpaged(&prepared, row).await.map_err(Failure::Execution);
             }
@@ -185,15 +190,19 @@ impl Database {
         statement: Statement,
         values: impl SerializeRow,
     ) -> Result<Applied, Error> {
-        let (session, prepared) =
-            self.prepared(what, statement).await.map_err(|failure| failure.error(what))?;
+        let (session, prepared) = self.prepared(statement).await.map_err(|failure| failure.error(what))?;
         let answer = match session.execute_unpaged(&prepared, &values).await {
             Ok(answer) => answer,
             Err(error) => {
-                let error = Failure::Execution(error).error(what);
+                let failure = Failure::Execution(error);
+                let verdict = failure.verdict();
+                let error = failure.error(what);
+                if verdict != Verdict::Passing {
+                    return Err(error);
+                }
                 self.note(Some(&error));
                 // The caller reads what is decided, and tries again from there.
-                return if error.is_transient() { Ok(Applied::Unsure) } else { Err(error) };
+                return Ok(Applied::Unsure);
             }
         };
         self.note(None);
@@ -219,7 +228,7 @@ impl Database {
     {
         let result = self
             .repeated(what, async || {
-                let session = self.session().await.map_err(Failure::Other)?;
+                let session = self.session().await.map_err(Failure::NoSession)?;
                 session.query_unpaged(cql, ()).await.map_err(Failure::Execution)
             })
             .await?;
@@ -231,17 +240,13 @@ impl Database {
         self.prepared.lock().retain(|statement, _| statement.epoch() != Some(epoch));
     }
 
-    async fn prepared(
-        &self,
-        what: &'static str,
-        statement: Statement,
-    ) -> Result<(Arc<Session>, PreparedStatement), Failure> {
-        let session = self.session().await.map_err(Failure::Other)?;
+    async fn prepared(&self, statement: Statement) -> Result<(Arc<Session>, PreparedStatement), Failure> {
+        let session = self.session().await.map_err(Failure::NoSession)?;
         if let Some(prepared) = self.prepared.lock().get(&statement) {
             return Ok((session, prepared.clone()));
         }
         let prepared = session.prepare(statement.cql(self.keyspace())).await;
-        let mut prepared = prepared.map_err(|error| Failure::Other(prepare_failed(what, &error)))?;
+        let mut prepared = prepared.map_err(Failure::Prepare)?;
         prepared.set_is_idempotent(!statement.is_conditional());
         self.prepared.lock().insert(statement, prepared.clone());
         Ok((session, prepared))
@@ -263,10 +268,13 @@ impl Database {
                 }
                 Err(failure) => failure,
             };
-            let may_pass = matches!(failure, Failure::Execution(_));
+            let verdict = failure.verdict();
             let error = failure.error(what);
+            if verdict != Verdict::Passing {
+                return Err(error);
+            }
             self.note(Some(&error));
-            if !error.is_transient() || !may_pass || Instant::now() + pause >= deadline {
+            if Instant::now() + pause >= deadline {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
@@ -277,12 +285,12 @@ impl Database {
     /// Remembers whether the cluster answers.
     fn note(&self, error: Option<&Error>) {
         let mut reach = self.reach.lock();
-        match error.filter(|error| error.is_transient()) {
+        match error {
             Some(error) if reach.is_none() => {
                 warn!(%error, "cassandra does not answer");
                 *reach = Some((error.to_string(), self.clock.now()));
             }
-            None if error.is_none() && reach.is_some() => {
+            None if reach.is_some() => {
                 info!("cassandra answers again");
                 *reach = None;
             }
@@ -293,57 +301,64 @@ impl Database {
 
 /// Why a statement has no result.
 enum Failure {
+    /// There is no connection, and for a while none is tried.
+    NoSession(Error),
+    Prepare(PrepareError),
     Execution(ExecutionError),
-    /// It can't be repeated within the same call.
-    Other(Error),
+}
+
+/// What an error says about trying again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nobody answered, or not in time: the same may succeed in a moment.
+    Passing,
+    /// A node refused it: the table is not there (retention has dropped it, or the node does not know it yet), or a permission
+    /// is missing. It may succeed once that has changed.
+    Refused,
+    /// It can never succeed.
+    Wrong,
 }
 
 impl Failure {
-    fn error(self, what: &str) -> Error {
+    fn verdict(&self) -> Verdict {
         match self {
-            Self::Other(error) => error,
-            Self::Execution(error) if is_wrong(&error) => {
-                Error::internal(format!("cassandra can't {what}: {}", Shown(&error)))
+            Self::NoSession(_) => Verdict::Refused,
+            Self::Prepare(PrepareError::AllAttemptsFailed { first_attempt }) => verdict_of(first_attempt),
+            Self::Execution(ExecutionError::LastAttemptError(error)) => verdict_of(error),
+            Self::Execution(ExecutionError::BadQuery(_)) => Verdict::Wrong,
+            Self::Prepare(_) | Self::Execution(_) => Verdict::Passing,
+        }
+    }
+
+    fn error(self, what: &str) -> Error {
+        let kind = match self.verdict() {
+            Verdict::Passing | Verdict::Refused => ErrorKind::Unavailable,
+            Verdict::Wrong => ErrorKind::Internal,
+        };
+        match self {
+            Self::NoSession(error) => error,
+            Self::Prepare(error) => {
+                Error::new(kind, format!("cassandra can't {what}: {}", on_one_line(&error)))
             }
             Self::Execution(error) => {
-                Error::unavailable(format!("cassandra can't {what}: {}", Shown(&error)))
+                Error::new(kind, format!("cassandra can't {what}: {}", on_one_line(&error)))
             }
         }
     }
 }
 
-/// An error on one line.
-struct Shown<'a>(&'a dyn std::error::Error);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
-    }
-}
-
-fn prepare_failed(what: &str, error: &PrepareError) -> Error {
-    let text = format!("cassandra can't {what}: {}", Shown(error));
+fn verdict_of(error: &RequestAttemptError) -> Verdict {
     match error {
-        PrepareError::AllAttemptsFailed { first_attempt: RequestAttemptError::DbError(error, _) }
-            if is_refusal(error) =>
-        {
-            Error::internal(text)
-        }
-        _ => Error::unavailable(text),
+        RequestAttemptError::DbError(DbError::Invalid | DbError::Unauthorized, _) => Verdict::Refused,
+        RequestAttemptError::DbError(DbError::SyntaxError | DbError::ConfigError, _)
+        | RequestAttemptError::SerializationError(_) => Verdict::Wrong,
+        _ => Verdict::Passing,
     }
 }
 
-/// Whether the same statement will always fail.
-fn is_wrong(error: &ExecutionError) -> bool {
-    match error {
-        ExecutionError::BadQuery(_) => true,
-        ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, _)) => is_refusal(error),
-        _ => false,
-    }
-}
-
-fn is_refusal(error: &DbError) -> bool {
-    matches!(error, DbError::SyntaxError | DbError::Invalid | DbError::ConfigError)
+/// The text of an error, which the driver may have spread over several lines.
+fn on_one_line(error: &dyn std::error::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn rows_of<R>(what: &str, result: QueryResult) -> Result<Vec<R>, Error>
@@ -351,7 +366,10 @@ where
     R: for<'f, 'm> DeserializeRow<'f, 'm>,
 {
     let wrong = |error: &dyn std::error::Error| {
-        Error::internal(format!("cassandra can't {what}: its answer is not understood: {}", Shown(error)))
+        Error::internal(format!(
+            "cassandra can't {what}: its answer is not understood: {}",
+            on_one_line(error)
+        ))
     };
     if !result.is_rows() {
         return Ok(Vec::new());

@@ -26,12 +26,17 @@ pub(super) struct Epoch {
     /// The length of its windows.
     pub(super) window_ns: i64,
     pub(super) stage: Stage,
-    /// Who makes its table, and since when (nanoseconds since 1970).
-    pub(super) maker: ServerId,
+    /// The server that has begun the stage, and when (nanoseconds since 1970).
+    pub(super) server: ServerId,
     pub(super) since_ns: i64,
 }
 
 impl Epoch {
+    /// Whether a server has to finish the stage: because it has begun it, or because the one that has seems to have ended.
+    pub(super) fn is_to_be_finished_by(&self, server: ServerId, now_ns: i64) -> bool {
+        self.server == server || now_ns.saturating_sub(self.since_ns) > STAGE_MAX_NS
+    }
+
     pub(super) fn contains(&self, timestamp: i64) -> bool {
         self.first_ns <= timestamp && (timestamp < self.end_ns || self.end_ns == i64::MAX)
     }
@@ -61,6 +66,8 @@ pub(super) struct Cut {
     pub(super) epochs_max: usize,
 }
 
+/// Making or dropping a table takes seconds: a server that has not done it after so long has ended.
+const STAGE_MAX_NS: i64 = 60 * NANOS_PER_SECOND;
 const ENTRY_BYTES: usize = 4 + 8 + 8 + 8 + 1 + 16 + 8;
 
 impl EpochList {
@@ -78,7 +85,7 @@ impl EpochList {
     }
 
     /// The list with a place for a timestamp that has none: another epoch, or a longer one when there are as many as may be.
-    pub(super) fn with_place_for(&self, timestamp: i64, cut: Cut, maker: ServerId, now_ns: i64) -> Self {
+    pub(super) fn with_place_for(&self, timestamp: i64, cut: Cut, server: ServerId, now_ns: i64) -> Self {
         let mut list = self.clone();
         let first = timestamp.div_euclid(cut.epoch_ns.max(1)).saturating_mul(cut.epoch_ns);
         let mut first_ns = first.min(timestamp);
@@ -110,7 +117,7 @@ impl EpochList {
             end_ns,
             window_ns: cut.window_ns,
             stage: Stage::Making,
-            maker,
+            server,
             since_ns: now_ns,
         };
         list.epochs.push(epoch);
@@ -118,18 +125,18 @@ impl EpochList {
         list
     }
 
-    /// The list with an epoch in another stage, or without it.
-    pub(super) fn with_stage(&self, id: EpochId, stage: Option<Stage>, now_ns: i64) -> Self {
+    /// The list with an epoch in another stage.
+    pub(super) fn with_stage(&self, id: EpochId, stage: Stage, server: ServerId, now_ns: i64) -> Self {
         let mut list = self.clone();
-        match stage {
-            Some(stage) => {
-                for epoch in list.epochs.iter_mut().filter(|epoch| epoch.id == id) {
-                    epoch.stage = stage;
-                    epoch.since_ns = now_ns;
-                }
-            }
-            None => list.epochs.retain(|epoch| epoch.id != id),
+        for epoch in list.epochs.iter_mut().filter(|epoch| epoch.id == id) {
+            *epoch = Epoch { stage, server, since_ns: now_ns, ..*epoch };
         }
+        list
+    }
+
+    pub(super) fn without(&self, id: EpochId) -> Self {
+        let mut list = self.clone();
+        list.epochs.retain(|epoch| epoch.id != id);
         list
     }
 
@@ -146,7 +153,7 @@ impl EpochList {
                 Stage::Open => 1,
                 Stage::Dropping => 2,
             });
-            bytes.extend_from_slice(&epoch.maker);
+            bytes.extend_from_slice(&epoch.server);
             bytes.extend_from_slice(&epoch.since_ns.to_be_bytes());
         }
         bytes
@@ -176,7 +183,7 @@ fn decode_epoch(bytes: &[u8]) -> Option<Epoch> {
     let (end, rest) = rest.split_first_chunk::<8>()?;
     let (window, rest) = rest.split_first_chunk::<8>()?;
     let (stage, rest) = rest.split_first()?;
-    let (maker, rest) = rest.split_first_chunk::<16>()?;
+    let (server, rest) = rest.split_first_chunk::<16>()?;
     let stage = match stage {
         0 => Stage::Making,
         1 => Stage::Open,
@@ -189,7 +196,7 @@ fn decode_epoch(bytes: &[u8]) -> Option<Epoch> {
         end_ns: i64::from_be_bytes(*end),
         window_ns: i64::from_be_bytes(*window),
         stage,
-        maker: *maker,
+        server: *server,
         since_ns: i64::from_be_bytes(*rest.first_chunk::<8>()?),
     })
 }
@@ -215,7 +222,7 @@ mod tests {
     fn with(list: &EpochList, timestamp: i64) -> EpochList {
         let list = list.with_place_for(timestamp, CUT, [1; 16], 5);
         let made = list.epochs.iter().find(|epoch| epoch.stage == Stage::Making).map(|epoch| epoch.id);
-        made.map_or(list.clone(), |id| list.with_stage(id, Some(Stage::Open), 6))
+        made.map_or(list.clone(), |id| list.with_stage(id, Stage::Open, [1; 16], 6))
     }
 
     fn ranges(list: &EpochList) -> Vec<(i64, i64)> {

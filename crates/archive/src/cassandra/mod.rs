@@ -20,6 +20,7 @@ mod retention;
 mod schema;
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{
         Arc,
@@ -51,7 +52,7 @@ use crate::{
 /// How often windows that are quiet are marked and epochs are made ahead.
 const TURN: Duration = Duration::from_secs(5);
 /// Copies of each row in a keyspace that is made here, where there are so many nodes.
-const REPLICAS: usize = 3;
+const REPLICAS_SAFE: usize = 3;
 
 /// Opens the archive in a keyspace, and makes its tables when they aren't there.
 ///
@@ -161,7 +162,8 @@ impl Shared {
         for (table, definition) in missing {
             self.create_table(table, definition).await?;
         }
-        self.sync().await
+        self.warn_of_lost_writes().await;
+        self.sync().await.map(drop)
     }
 
     /// The tables of the keyspace.
@@ -184,11 +186,14 @@ impl Shared {
             return Ok(());
         }
         let local: Vec<(String,)> = self.database.ask(what, "SELECT data_center FROM system.local").await?;
-        let (datacenter,) = local.into_iter().next().unwrap_or_else(|| ("datacenter1".to_owned(),));
+        let local = local.into_iter().next().map(|(local,)| local);
+        let datacenter = self.database.datacenter().map(str::to_owned).or(local);
+        let datacenter = datacenter
+            .ok_or_else(|| Error::unavailable("cassandra doesn't say in which data center its node is"))?;
         let peers: Vec<(Option<String>,)> =
             self.database.ask(what, "SELECT data_center FROM system.peers").await?;
         let nodes = 1 + peers.iter().filter(|(peer,)| peer.as_deref() == Some(&datacenter)).count();
-        let replicas = nodes.min(REPLICAS);
+        let replicas = nodes.min(REPLICAS_SAFE);
         info!(keyspace, datacenter, replicas, "the keyspace is not there: it is made");
         let cql = format!(
             "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = \
@@ -196,6 +201,35 @@ impl Shared {
             datacenter.replace('\'', "''")
         );
         self.database.change_schema("make its keyspace", &cql).await
+    }
+
+    /// Warns when what was acknowledged may be lost with the power.
+    async fn warn_of_lost_writes(&self) {
+        let what = "say how it syncs";
+        let cql = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'";
+        let Ok(settings) = self.database.ask::<(Option<String>,)>(what, cql).await else {
+            info!("cassandra doesn't say how its commit log is synced: system_views.settings can't be read");
+            return;
+        };
+        let is_periodic = settings
+            .first()
+            .is_some_and(|(value,)| value.as_deref().is_some_and(|value| value == "periodic"));
+        let cql = format!(
+            "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = '{}'",
+            self.database.keyspace()
+        );
+        type Options = HashMap<String, String>;
+        let options: Vec<(Options,)> = self.database.ask(what, &cql).await.unwrap_or_default();
+        // A number of replicas, "3", may be followed by that of the transient ones, "3/1".
+        let replicas = options.iter().flat_map(|(options,)| options.values());
+        let replicas = replicas.filter_map(|value| value.split('/').next()?.parse::<usize>().ok()).max();
+        if is_periodic && replicas.unwrap_or(0) < REPLICAS_SAFE {
+            warn!(
+                replicas,
+                "commitlog_sync is periodic, so a power cut loses what was acknowledged in the last seconds: \
+                 set commitlog_sync: batch or group, or keep three replicas in places that fail one by one"
+            );
+        }
     }
 
     /// Makes a table unless it is there.

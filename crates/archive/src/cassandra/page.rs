@@ -9,12 +9,14 @@ use restante_core::{Cursor, Key};
 use super::{
     Shared,
     query::Found,
-    schema::{self, EpochId, Statement, TopicKey, Value},
+    schema::{self, Body, BodyHash, EpochId, Statement, TopicKey, Value},
 };
 use crate::{Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt, TopicName, record};
 
 /// Long bodies that are read at the same time.
 const BODIES: usize = 8;
+/// Chunks in one answer.
+const CHUNKS: usize = 8;
 
 /// The page of rows that are in the direction of the query: at most one more than it has.
 pub(super) async fn assemble(shared: &Shared, query: &Query, mut found: Vec<Found>) -> Result<Page, Error> {
@@ -50,7 +52,10 @@ pub(super) async fn assemble(shared: &Shared, query: &Query, mut found: Vec<Foun
             }
         };
         let long = bodies.remove(&row.key);
-        let body = value.body.or(long.as_deref()).unwrap_or_default();
+        let body = match value.body {
+            Body::Inline(body) => body,
+            Body::Chunks(_) => long.as_deref().unwrap_or_default(),
+        };
         let offset = u32::try_from(buffer.len()).expect("a page is bounded by PAGE_BYTES_MAX");
         record::encode_message(0, number, row.key, body, &mut buffer);
         rows.push(RowAt { part: 0, offset });
@@ -77,13 +82,13 @@ fn rows_on_page(found: &[Found], limit: usize) -> usize {
 async fn long_bodies(shared: &Shared, found: &[Found]) -> Result<HashMap<Key, Vec<u8>, RandomState>, Error> {
     let long = found.iter().filter_map(|row| {
         let value = schema::decode_value(&row.value)?;
-        value.body.is_none().then_some((row.epoch, row.key, value))
+        matches!(value.body, Body::Chunks(_)).then_some((row.epoch, row.key, value))
     });
     let long: Vec<_> = long.collect();
     let reads: Vec<_> = long
         .into_iter()
         .map(|(epoch, key, value)| async move {
-            let body = long_body(shared, epoch, key, &value).await?;
+            let body = body(shared, epoch, &value).await?;
             body.map(|body| (key, body)).ok_or_else(|| {
                 shared.metrics.damaged.inc();
                 Error::corrupt(format!(
@@ -97,26 +102,32 @@ async fn long_bodies(shared: &Shared, found: &[Found]) -> Result<HashMap<Key, Ve
     Ok(bodies.into_iter().collect())
 }
 
-/// A long body; `None` when it is damaged or not whole.
-pub(super) async fn long_body(
+/// The body of a message; `None` when it is damaged or not whole.
+pub(super) async fn body(
     shared: &Shared,
     epoch: EpochId,
-    key: Key,
     value: &Value<'_>,
 ) -> Result<Option<Vec<u8>>, Error> {
-    let len = value.body_bytes as usize;
-    let chunks = i64::try_from(len.div_ceil(schema::CHUNK_BYTES)).unwrap_or(i64::MAX);
-    let part = schema::chunk_part(key);
-    let mut body = Vec::with_capacity(len);
-    // Some at a time, so that an answer has a bounded size.
-    for first in (0..chunks).step_by(8) {
-        let values = (part.as_slice(), first, chunks.min(first + 8));
+    let body = match &value.body {
+        Body::Inline(body) => body.to_vec(),
+        Body::Chunks(hash) => chunks(shared, epoch, hash, value.body_bytes as usize).await?,
+    };
+    let is_whole = body.len() == value.body_bytes as usize && crc32c::crc32c(&body) == value.checksum;
+    Ok(is_whole.then_some(body))
+}
+
+/// The chunks of a long body that are there.
+async fn chunks(shared: &Shared, epoch: EpochId, hash: &BodyHash, len: usize) -> Result<Vec<u8>, Error> {
+    let count = i64::try_from(len.div_ceil(schema::CHUNK_BYTES)).unwrap_or(i64::MAX);
+    let part = schema::chunk_part(hash);
+    let mut body = Vec::new();
+    for first in (0..count).step_by(CHUNKS) {
+        let values = (part.as_slice(), first, count.min(first + CHUNKS as i64));
         let rows: Vec<(i64, Option<Vec<u8>>)> =
             shared.database.read("read a long body", Statement::ReadChunks(epoch), values).await?;
         for (_, chunk) in rows {
             body.extend_from_slice(&chunk.unwrap_or_default());
         }
     }
-    let is_whole = body.len() == len && crc32c::crc32c(&body) == value.checksum;
-    Ok(is_whole.then_some(body))
+    Ok(body)
 }

@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{Direction, Error, PAGE_BYTES_MAX, Page, Query, query::KeyRange};
 
-/// Rows of one slice: with the longest values that lie in rows, 16 MiB.
-const SLICE_ROWS: usize = 500;
+/// Rows of one slice: with the longest values that lie in rows, 8 MiB.
+const SLICE_ROWS: usize = 250;
 /// Keys of one slice.
 const SLICE_KEYS: usize = 2_000;
 /// Windows or spans that are read at the same time at most.
-const UNITS: usize = 16;
+const UNITS: usize = 8;
 /// Slices of topics, and lookups, at the same time.
 const REQUESTS: usize = 32;
 /// Hashes in one request.
@@ -48,21 +48,23 @@ impl Found {
 
 /// One page of a query.
 pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
-    let mut attempt = 1;
-    loop {
-        let (state, page) = tokio::join!(shared.state(), read(shared, query));
-        let state = state?;
-        if shared.catalog.is_current(&state) {
-            return page;
-        }
-        shared.apply(&state).await?;
-        // From here on the catalogue is newer than the query.
-        let page = read(shared, query).await;
-        if page.is_ok() || attempt == ATTEMPTS {
-            return page;
-        }
-        attempt += 1;
+    let (state, mut page) = tokio::join!(shared.state(), read(shared, query));
+    if shared.is_current(&state?) && page.is_ok() {
+        return page;
     }
+    for attempt in 0..ATTEMPTS {
+        let was_stale = shared.sync().await?;
+        // An error may come from an epoch that was dropped, which another task of this server may have noticed before.
+        if page.is_err() && !was_stale && attempt > 0 {
+            break;
+        }
+        // The catalogue is newer than the query now.
+        page = read(shared, query).await;
+        if page.is_ok() {
+            break;
+        }
+    }
+    page
 }
 
 /// The page as the catalogue in memory has it.

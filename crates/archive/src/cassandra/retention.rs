@@ -6,7 +6,7 @@ use tracing::info;
 use super::{
     Shared,
     connect::Applied,
-    epochs::{Epoch, EpochList, Stage},
+    epochs::{Epoch, Stage},
     marks::{self, Count},
     schema::{self, STATE, Statement},
 };
@@ -26,11 +26,12 @@ pub(super) struct Held {
 
 /// Removes what `policy` doesn't keep.
 pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
-    let _one = shared.changing_schema.lock().await;
     shared.sync().await?;
-    // What a prune that was cut short has left behind.
     for epoch in shared.catalog.list().epochs.iter().filter(|epoch| epoch.stage == Stage::Dropping) {
-        drop_epoch(shared, epoch).await?;
+        // Left behind by a prune that was cut short.
+        if epoch.is_to_be_finished_by(shared.server, shared.now().0) {
+            drop_epoch(shared, epoch).await?;
+        }
     }
     let held = held(shared).await?;
     let mut pruned = Pruned::default();
@@ -57,8 +58,11 @@ pub(super) async fn held(shared: &Shared) -> Result<Vec<Held>, Error> {
     let mut held = Vec::new();
     for epoch in shared.catalog.list().open() {
         let windows = &shared.catalog.contents(epoch.id).windows;
-        let counts = shared.count(epoch, windows, !shared.is_read_only).await?;
-        held.push(Held { epoch: *epoch, count: marks::sum(counts.values()) });
+        match shared.count(epoch, windows, !shared.is_read_only).await {
+            Ok(counts) => held.push(Held { epoch: *epoch, count: marks::sum(counts.values()) }),
+            Err(error) if shared.is_open(epoch.id).await? => return Err(error),
+            Err(_) => {} // another server drops it
+        }
     }
     Ok(held)
 }
@@ -101,7 +105,7 @@ async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
         if list.get(epoch.id).is_none_or(|found| found.stage != Stage::Open || found.end_ns != epoch.end_ns) {
             return Ok(false);
         }
-        let wanted = list.with_stage(epoch.id, Some(Stage::Dropping), shared.now().0);
+        let wanted = list.with_stage(epoch.id, Stage::Dropping, shared.server, shared.now().0);
         let applied = shared.replace_list(&list, &wanted).await?;
         shared.sync().await?;
         if applied == Applied::Yes {
@@ -113,11 +117,11 @@ async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
 
 /// Drops the table of an epoch that was taken out, and what the catalogue has of it.
 async fn drop_epoch(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
-    let table = format!("{}.{}", shared.database.keyspace(), schema::table(epoch.id));
-    shared
-        .database
-        .change_schema("drop the table of an epoch", &format!("DROP TABLE IF EXISTS {table}"))
-        .await?;
+    let drop = format!("DROP TABLE IF EXISTS {}.{}", shared.database.keyspace(), schema::table(epoch.id));
+    {
+        let _one = shared.changing_schema.lock().await;
+        shared.database.change_schema("drop the table of an epoch", &drop).await?;
+    }
     let what = "forget an epoch";
     shared.database.write(what, Statement::DeleteCatalog, (epoch.id,)).await?;
     shared.database.write(what, Statement::DeleteWindows, (epoch.id,)).await?;
@@ -128,8 +132,7 @@ async fn drop_epoch(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
         if list.get(epoch.id).is_none() {
             return Ok(());
         }
-        let wanted: EpochList = list.with_stage(epoch.id, None, shared.now().0);
-        shared.replace_list(&list, &wanted).await?;
+        shared.replace_list(&list, &list.without(epoch.id)).await?;
         shared.sync().await?;
     }
     Err(busy())
@@ -150,7 +153,7 @@ mod tests {
             end_ns: (n + 1) * 100,
             window_ns: 10,
             stage: Stage::Open,
-            maker: [0; 16],
+            server: [0; 16],
             since_ns: 0,
         };
         let count = Count { messages: 10, body_bytes: 500, oldest: None, newest: None };

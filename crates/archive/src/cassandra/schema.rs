@@ -2,7 +2,6 @@
 //!
 //! `docs/formats/archive-cassandra.md` describes them.
 
-use restante_core::Key;
 use sha2::{Digest, Sha256};
 
 /// The version of the layout.
@@ -44,6 +43,8 @@ pub(super) const EPOCH_COLUMNS: &str = "(part blob, timestamp bigint, hash blob,
 pub(super) type EpochId = i32;
 /// The identity of a topic in its channel, the same on all servers.
 pub(super) type TopicKey = [u8; 16];
+/// The SHA-256 of a long body, by which its chunks are found.
+pub(super) type BodyHash = [u8; 32];
 /// The identity of a server while it has the archive open.
 pub(super) type ServerId = [u8; 16];
 
@@ -210,12 +211,16 @@ pub(super) fn hash_part(hash: &[u8; 32]) -> Vec<u8> {
     [&[2], &hash[..]].concat()
 }
 
-/// The partition with the chunks of a long body.
-pub(super) fn chunk_part(key: Key) -> Vec<u8> {
-    [&[3], &sortable(key.timestamp.0)[..], &key.message_hash.0].concat()
+/// The partition with the chunks of a long body. It is named for the body and not for the message: should an append be cut
+/// short and another one bring another body, their chunks are never mixed.
+pub(super) fn chunk_part(body: &BodyHash) -> Vec<u8> {
+    [&[3], &body[..]].concat()
 }
 
-/// A place behind every row of a partition: hashes have 32 bytes.
+/// The hash that chunks have in the place of a message's.
+pub(super) const CHUNK_HASH: &[u8] = &[];
+
+/// A key behind every row of a partition: hashes have 32 bytes.
 pub(super) fn end_of_slice() -> (i64, Vec<u8>) {
     (i64::MAX, vec![0xff; 33])
 }
@@ -227,23 +232,39 @@ pub(super) struct Value<'a> {
     /// CRC-32C of the body.
     pub(super) checksum: u32,
     pub(super) body_bytes: u32,
-    /// `None` when the body lies in chunks.
-    pub(super) body: Option<&'a [u8]>,
+    pub(super) body: Body<'a>,
+}
+
+/// Where a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body<'a> {
+    Inline(&'a [u8]),
+    Chunks(BodyHash),
 }
 
 const INLINE: u8 = 0;
 const CHUNKED: u8 = 1;
 
-/// Writes a value: kind, topic, checksum, length, and the body unless it is long.
+pub(super) fn body_hash(body: &[u8]) -> BodyHash {
+    Sha256::digest(body).into()
+}
+
+/// Whether a body lies in chunks.
+pub(super) fn is_long(body: &[u8]) -> bool {
+    body.len() > INLINE_BYTES_MAX
+}
+
+/// Writes a value: kind, topic, checksum, length, and the body, or its hash when it is long.
 pub(super) fn encode_value(topic: &TopicKey, body: &[u8]) -> Vec<u8> {
-    let is_inline = body.len() <= INLINE_BYTES_MAX;
-    let mut value = Vec::with_capacity(25 + if is_inline { body.len() } else { 0 });
-    value.push(if is_inline { INLINE } else { CHUNKED });
+    let mut value = Vec::with_capacity(25 + body.len().min(INLINE_BYTES_MAX));
+    value.push(if is_long(body) { CHUNKED } else { INLINE });
     value.extend_from_slice(topic);
     value.extend_from_slice(&crc32c::crc32c(body).to_le_bytes());
     let len = u32::try_from(body.len()).expect("a body is at most BODY_BYTES_MAX long");
     value.extend_from_slice(&len.to_le_bytes());
-    if is_inline {
+    if is_long(body) {
+        value.extend_from_slice(&body_hash(body));
+    } else {
         value.extend_from_slice(body);
     }
     value
@@ -257,8 +278,8 @@ pub(super) fn decode_value(value: &[u8]) -> Option<Value<'_>> {
     let (body_bytes, rest) = rest.split_first_chunk::<4>()?;
     let body_bytes = u32::from_le_bytes(*body_bytes);
     let body = match *kind {
-        INLINE if rest.len() == body_bytes as usize => Some(rest),
-        CHUNKED if rest.is_empty() => None,
+        INLINE if rest.len() == body_bytes as usize => Body::Inline(rest),
+        CHUNKED => Body::Chunks(rest.try_into().ok()?),
         _ => return None,
     };
     Some(Value { topic: *topic, checksum: u32::from_le_bytes(*checksum), body_bytes, body })
@@ -266,8 +287,6 @@ pub(super) fn decode_value(value: &[u8]) -> Option<Value<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use restante_core::{MessageHash, Timestamp};
-
     use super::*;
 
     #[test]
@@ -277,23 +296,27 @@ mod tests {
             let value = decode_value(&encoded).unwrap();
             assert_eq!((value.topic, value.body_bytes as usize), ([3; 16], body.len()));
             assert_eq!(value.checksum, crc32c::crc32c(&body));
-            assert_eq!(value.body, (body.len() <= INLINE_BYTES_MAX).then_some(&body[..]));
-            assert_eq!(decode_value(&encoded[..24]), None);
+            let expected = if is_long(&body) { Body::Chunks(body_hash(&body)) } else { Body::Inline(&body) };
+            assert_eq!(value.body, expected);
+            for len in [24, encoded.len() + 1] {
+                let mut wrong = encoded.clone();
+                wrong.resize(len, 0);
+                assert_eq!(decode_value(&wrong), None, "{len}");
+            }
         }
     }
 
     #[test]
     fn partitions_are_different() {
-        let key = Key { timestamp: Timestamp(1), message_hash: MessageHash([0; 32]) };
         let parts = [
             window_part(-1),
             window_part(1),
             posting_part(&[0; 16], 0),
             hash_part(&[0; 32]),
-            chunk_part(key),
+            chunk_part(&[0; 32]),
         ];
-        for (place, part) in parts.iter().enumerate() {
-            assert!(!parts[..place].contains(part), "{part:?}");
+        for (n, part) in parts.iter().enumerate() {
+            assert!(!parts[..n].contains(part), "{part:?}");
         }
         assert!(window_part(-1) < window_part(1));
     }

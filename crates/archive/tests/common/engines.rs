@@ -21,7 +21,7 @@ use tokio_postgres::NoTls;
 use super::cassandra;
 
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
-const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+pub const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
 /// A trial on PostgreSQL takes two archives at most of a handful of connections each: so many fit into the hundred that a
 /// server allows by default.
 const TRIALS_AT_ONCE_MAX: usize = 8;

@@ -2,7 +2,9 @@
 
 use std::{num::NonZero, path::PathBuf};
 
-use restante_archive::{CassandraConfig, EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig};
+use restante_archive::{
+    CassandraConfig, EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig,
+};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,12 @@ use restante_archive::{EngineUrl, Metrics, Opened, Upkeep};
 use restante_backup::{ArchiveFiles, Store};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{backups, clock, commands::backup::is_used, config::{ArchiveSection, Config}, secrets};
+use crate::{
+    backups, clock,
+    commands::backup::is_used,
+    config::{ArchiveSection, Config},
+    secrets,
+};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";

@@ -29,8 +29,9 @@ impl Config {
     pub(crate) fn spool(&self) -> Option<SpoolConfig> {
         let spool = self.spool_in("archive");
         let is_asked_for = !self.archive.spool.folder.as_os_str().is_empty();
-        let is_wanted =
-            matches!(self.archive_url(), EngineUrl::Postgres(_) | EngineUrl::Cassandra(_)) || is_asked_for || spool.has_content();
+        let is_wanted = matches!(self.archive_url(), EngineUrl::Postgres(_) | EngineUrl::Cassandra(_))
+            || is_asked_for
+            || spool.has_content();
         (is_wanted && spool.bytes_max > 0).then_some(spool)
     }
 
@@ -143,8 +144,12 @@ impl DoorSettings for WakuSpec {
 
 fn check_password(config: &Config, findings: &mut Findings) {
     let archive = &config.archive;
-    let is_used =
-        |engine: &str| [Some(&config.archive_url()), archive.tandem.as_ref()].into_iter().flatten().any(|url| url.engine() == engine);
+    let is_used = |engine: &str| {
+        [Some(&config.archive_url()), archive.tandem.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|url| url.engine() == engine)
+    };
     for (engine, key, file) in [
         ("postgres", "archive.postgres.password_file", &archive.postgres.password_file),
         ("cassandra", "archive.cassandra.password_file", &archive.cassandra.password_file),
