@@ -10,7 +10,11 @@ const PARAMETERS: [&str; 5] = ["datacenter", "sslmode", "sslrootcert", "sslcert"
 /// The place of an archive in a Cassandra cluster: `cassandra://[user[:password]@]host[:port],.../keyspace`, with `datacenter`,
 /// `sslmode`, `sslrootcert`, `sslcert` and `sslkey` as parameters. It is never shown with its password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct CassandraUrl {
+pub struct CassandraUrl(Box<Parts>);
+
+/// Boxed, because URLs of other engines are small.
+#[derive(Clone, PartialEq, Eq)]
+struct Parts {
     nodes: Vec<String>,
     keyspace: String,
     user: Option<String>,
@@ -24,12 +28,12 @@ pub struct CassandraUrl {
 impl CassandraUrl {
     /// The nodes that are asked for all others: each a host, or a host and a port.
     pub fn nodes(&self) -> &[String] {
-        &self.nodes
+        &self.0.nodes
     }
 
     /// The keyspace with the tables.
     pub fn keyspace(&self) -> &str {
-        &self.keyspace
+        &self.0.keyspace
     }
 
     /// The same cluster, another keyspace.
@@ -38,38 +42,58 @@ impl CassandraUrl {
     /// `Invalid` when the name isn't made of lower-case letters, digits and underscores.
     pub fn with_keyspace(&self, keyspace: &str) -> Result<Self, Error> {
         check_name("keyspace", keyspace)?;
-        Ok(Self { keyspace: keyspace.to_owned(), ..self.clone() })
+        let mut other = self.clone();
+        other.0.keyspace = keyspace.to_owned();
+        Ok(other)
     }
 
     /// The same place with a password, which counts unless the URL has its own. It is never shown.
     #[must_use]
     pub fn with_password(mut self, password: String) -> Self {
-        self.password_beside = Some(password);
+        self.0.password_beside = Some(password);
         self
+    }
+
+    /// The URL with its password, for programs and not for display.
+    pub fn connection(&self) -> String {
+        self.text(self.0.password.as_deref().map(|password| format!(":{password}")))
+    }
+
+    fn text(&self, password: Option<String>) -> String {
+        let user = self.0.user.as_ref().map(|user| format!("{user}{}@", password.unwrap_or_default()));
+        let mut text =
+            format!("cassandra://{}{}/{}", user.unwrap_or_default(), self.0.nodes.join(","), self.0.keyspace);
+        for (number, (name, value)) in self.0.parameters.iter().enumerate() {
+            text.push(if number == 0 { '?' } else { '&' });
+            text.push_str(name);
+            text.push('=');
+            text.push_str(value);
+        }
+        text
     }
 
     /// A parameter of the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.get(name).map(String::as_str)
+        self.0.parameters.get(name).map(String::as_str)
     }
 
     /// The user as the URL has it.
     #[cfg(feature = "cassandra")]
     pub(crate) fn user(&self) -> Option<&str> {
-        self.user.as_deref()
+        self.0.user.as_deref()
     }
 
     /// The password as the URL has it.
     #[cfg(feature = "cassandra")]
     pub(crate) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+        self.0.password.as_deref()
     }
 
     /// The password beside the URL.
     #[cfg(feature = "cassandra")]
     pub(crate) fn password_beside(&self) -> Option<&str> {
-        self.password_beside.as_deref()
+        self.0.password_beside.as_deref()
     }
 }
 
@@ -120,22 +144,14 @@ impl FromStr for CassandraUrl {
             Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
             None => (None, None),
         };
-        Ok(Self { nodes, keyspace: keyspace.to_owned(), user, password, password_beside: None, parameters })
+        let keyspace = keyspace.to_owned();
+        Ok(Self(Box::new(Parts { nodes, keyspace, user, password, password_beside: None, parameters })))
     }
 }
 
 impl fmt::Display for CassandraUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cassandra://")?;
-        if let Some(user) = &self.user {
-            f.write_str(user)?;
-            f.write_str(if self.password.is_some() { ":***@" } else { "@" })?;
-        }
-        write!(f, "{}/{}", self.nodes.join(","), self.keyspace)?;
-        for (number, (name, value)) in self.parameters.iter().enumerate() {
-            write!(f, "{}{name}={value}", if number == 0 { '?' } else { '&' })?;
-        }
-        Ok(())
+        f.write_str(&self.text(self.0.password.as_ref().map(|_| ":***".to_owned())))
     }
 }
 
@@ -185,6 +201,7 @@ mod tests {
                 "{shown}"
             );
         }
+        assert_eq!(url.connection(), "cassandra://me:se@cret@host/archive");
         let error = "cassandra://me:secret@host/archive?x=1".parse::<CassandraUrl>().unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
     }

@@ -80,6 +80,9 @@ pub use upkeep::Upkeep;
 pub use url::{EngineUrl, PostgresUrl};
 pub use walk::Walk;
 
+#[cfg(feature = "cassandra")]
+#[doc(hidden)]
+pub use cassandra::drop_keyspace as drop_cassandra_keyspace;
 #[cfg(feature = "postgres")]
 pub use postgres::ConnectOptions as PostgresOptions;
 #[cfg(feature = "postgres")]

@@ -231,7 +231,9 @@ pub struct Opened {
 /// when the disk fails or the database can't be reached, `Invalid` when this build is without the engine.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let has_spool = config.spool.is_some() && !config.read_only;
-    let first = open_engine(Config { is_lazy: config.is_lazy || has_spool, ..config.clone() }).await?;
+    let of_engine = Config { is_lazy: config.is_lazy || has_spool, ..config.clone() };
+    // Boxed, so that the futures of callers stay small whatever the engines need.
+    let first = Box::pin(open_engine(of_engine)).await?;
     let second = match &config.tandem {
         Some(tandem) if !config.read_only => Some(open_second(tandem, &config).await?),
         _ => None,
@@ -243,7 +245,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
     let config =
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
-    let opened = open_engine(config).await;
+    let opened = Box::pin(open_engine(config)).await;
     opened.map_err(|error| {
         error.context(format_args!("can't open the second archive of the tandem, {}", tandem.url))
     })

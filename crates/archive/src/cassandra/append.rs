@@ -1,7 +1,7 @@
-//! Storing messages: a few tasks take what waits, look up what is there already, and write the rest.
+//! Storing messages: a few tasks take the waiting appends, look up which messages are there already, and write the others.
 //!
-//! The order of the writes is what makes an append safe to repeat and to be cut short: first the catalogue and the marks, then
-//! the postings and the long bodies, and last the message itself, which decides that it is there.
+//! The order of the writes makes an append safe to repeat and to interrupt: first the catalogue and the marks, then
+//! the postings and the long bodies, and last the row of the message itself. Without that row the message does not exist.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -18,7 +18,7 @@ use super::{
     Shared,
     catalog::Item,
     epochs::{Epoch, Stage},
-    schema::{self, EpochId, Statement, TopicKey},
+    schema::{self, BoundKey, EpochId, Statement, TopicKey, ValueRow},
 };
 use crate::{
     Appended, Error, Message, TopicName,
@@ -26,7 +26,7 @@ use crate::{
     waiting::Append,
 };
 
-/// What is stored in one go at most, unless a single append has more.
+/// The largest group that is stored at once; a single append may be larger.
 const GROUP: GroupLimit = GroupLimit { messages: 2_000, bytes: 4 << 20 };
 /// Keys of one lookup.
 pub(super) const LOOKUP_KEYS: usize = 100;
@@ -35,7 +35,7 @@ const WRITE_ROWS: usize = 100;
 const WRITE_BYTES: usize = 256 << 10;
 /// Requests of one group at the same time.
 const REQUESTS: usize = 32;
-/// How often storing is begun anew because an epoch was dropped meanwhile.
+/// Attempts to store a group while epochs are dropped.
 const ATTEMPTS: usize = 5;
 
 /// Keys that are being stored, so that no two tasks of this server store the same message at once.
@@ -52,7 +52,7 @@ struct Claim<'a> {
 }
 
 impl InFlight {
-    /// Waits until nobody else stores one of the keys, and takes them all.
+    /// Waits until no other task stores one of the keys, and claims them all.
     async fn claim(&self, keys: Vec<Key>) -> Claim<'_> {
         loop {
             let released = self.released.notified();
@@ -130,17 +130,17 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
     Ok(answers)
 }
 
-/// What has become of a message.
+/// What is known about a message of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Unknown,
-    /// It was written, and perhaps it is there: when it is found, it is this one.
+    /// An attempt to write it has failed, perhaps after it was written: if it is found, it counts as stored.
     Tried,
     Stored,
     Duplicate,
 }
 
-/// A message and where it goes.
+/// A message, its topic, and the epoch that takes it.
 struct Entry<'a> {
     message: &'a Message,
     topic: TopicKey,
@@ -162,7 +162,7 @@ impl<'a> Entry<'a> {
         self.epoch.map_or((0, 0), |epoch| (epoch.id, epoch.window(self.message.timestamp.0)))
     }
 
-    fn row_key(&self) -> (i64, &'a [u8]) {
+    fn row_key(&self) -> BoundKey<'a> {
         (self.message.timestamp.0, self.message.message_hash.0.as_slice())
     }
 }
@@ -249,14 +249,14 @@ fn windows_of<'a, 'b>(entries: &[&'b Entry<'a>]) -> BTreeMap<(EpochId, i64), Vec
 
 /// Which of the messages are there.
 ///
-/// Their values are read although they aren't used. An append that was cut short may have reached one node only; a read of the
-/// value writes it to the others before it returns (read repair mends the columns that are read, and no others), so that
-/// what is answered to be a duplicate is as durable as what is stored.
+/// Their values are read although they aren't used. An interrupted append may have reached one node only; reading the
+/// value writes it to a quorum before the read returns (read repair writes the columns that are read, and no others), so that
+/// a message that is reported as a duplicate is as durable as one that is stored.
 async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, RandomState>, Error> {
     let pending: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_done()).collect();
     let mut requests = Vec::new();
     for ((epoch, window), entries) in windows_of(&pending) {
-        let keys: Vec<(i64, &[u8])> = entries.iter().map(|entry| entry.row_key()).collect();
+        let keys: Vec<BoundKey<'_>> = entries.iter().map(|entry| entry.row_key()).collect();
         for keys in keys.chunks(LOOKUP_KEYS) {
             requests.push((epoch, schema::window_part(window), keys.to_vec()));
         }
@@ -264,7 +264,7 @@ async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, 
     let found: Vec<_> = requests
         .into_iter()
         .map(|(epoch, part, keys)| async move {
-            let rows: Result<Vec<(i64, Vec<u8>, Option<Vec<u8>>)>, Error> =
+            let rows: Result<Vec<ValueRow>, Error> =
                 shared.database.read("look for duplicates", Statement::Rows(epoch), (part, keys)).await;
             rows
         })

@@ -1,8 +1,8 @@
-//! What each server knows exactly: epochs, the windows that have messages, and the topics of each epoch.
+//! The catalogue, of which each server has a copy in memory: epochs, the windows that have messages, and the topics of each epoch.
 //!
-//! Each server registers a new window or topic in the table `catalog`, under a number of its own that rises, and then its highest
-//! number in the table `state`, before it stores the first message. A query reads `state` beside its slices: a number that is
-//! higher than what was read from `catalog`, or another list of epochs, has it read what is new, and query again.
+//! Before a server stores the first message of a window or a topic, it writes the new entry into the table `catalog`, under the next of its
+//! own numbers, and then this number into the table `state` (its *head*). A query reads `state` in parallel with its slices. If a
+//! head is higher than what was read from `catalog`, or the list of epochs has changed, it reads the new entries and queries again.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,7 +29,7 @@ use crate::{
 const MAKING_PAUSE: Duration = Duration::from_millis(100);
 /// How long an append waits for the table of a new epoch.
 const EPOCH_WAIT_MAX: Duration = Duration::from_secs(120);
-/// Heads of servers expire after a day; who has not looked for so long reads everything again.
+/// Heads of servers expire after a day. A server that has not read `state` for half of that reads the whole catalogue again.
 const FORGET_AFTER_NS: i64 = schema::HEAD_SECONDS as i64 / 2 * NANOS_PER_SECOND;
 /// Rows of the catalogue in one batch.
 const REGISTER_ROWS: usize = 100;
@@ -65,7 +65,7 @@ struct Known {
     topics: Dictionary,
     ids: HashMap<TopicKey, TopicId, RandomState>,
     keys: HashMap<TopicId, TopicKey, RandomState>,
-    /// When a state was last read of which everything is here: by the wall clock, which also runs while the machine sleeps.
+    /// When the last state was read whose entries are all here: by the wall clock, which also runs while the machine sleeps.
     looked: Option<Timestamp>,
 }
 
@@ -313,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Registers what is new in epochs, and returns when every query that starts afterwards knows it.
+    /// Registers new windows and topics; every query that starts afterwards, on any server, knows them.
     pub(super) async fn register(&self, items: Vec<(EpochId, Item)>) -> Result<(), Error> {
         if items.is_empty() {
             return Ok(());
@@ -354,7 +354,7 @@ impl Shared {
         }
         let mut known = self.catalog.known.write();
         for (epoch, n, item) in taken {
-            // Else it was dropped meanwhile: what was registered in it went with it.
+            // Otherwise the epoch was dropped meanwhile, and its entries with it.
             if known.contents.contains_key(&epoch) {
                 known.take(epoch, self.server, n, Some(item));
             }
@@ -362,7 +362,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes sure that a timestamp lies in an epoch with a table, and returns it.
+    /// The open epoch of a timestamp; it is made if there is none.
     pub(super) async fn epoch_for(&self, timestamp: i64) -> Result<Epoch, Error> {
         let deadline = Instant::now() + EPOCH_WAIT_MAX;
         loop {
@@ -390,7 +390,7 @@ impl Shared {
         }
     }
 
-    /// Makes the table of an epoch, and has it take messages.
+    /// Makes the table of an epoch, and opens the epoch.
     async fn make_table(&self, id: EpochId) -> Result<(), Error> {
         let _one = self.changing_schema.lock().await;
         self.sync().await?;
@@ -407,14 +407,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether an epoch still takes messages, and gives them.
+    /// Whether an epoch is open, by a state that is read now.
     pub(super) async fn is_open(&self, id: EpochId) -> Result<bool, Error> {
         self.sync().await?;
         Ok(self.catalog.list().get(id).is_some_and(|epoch| epoch.stage == Stage::Open))
     }
 
-    /// Replaces the list of epochs, unless it has changed. Whether it was replaced may be unknown: what counts is the state that is
-    /// read next. A replacement that comes too late does nothing once the list is another one.
+    /// Replaces the list of epochs, unless it has changed. If the outcome is unknown, the state that is read next decides. A replacement
+    /// that is made late must do no harm: it is made only while the list is still `old`.
     pub(super) async fn replace_list(&self, old: &EpochList, new: &EpochList) -> Result<Applied, Error> {
         let what = "change its list of epochs";
         let new = new.encode();

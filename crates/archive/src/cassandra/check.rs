@@ -12,7 +12,7 @@ use super::{
     epochs::Epoch,
     page,
     retention::held,
-    schema::{self, EpochId, Statement, TopicKey},
+    schema::{self, BoundKey, EpochId, KeyRow, Statement, TopicKey, WholeRow},
 };
 use crate::{Error, Finding, PartStats, Report, Stats};
 
@@ -84,7 +84,7 @@ async fn check_window(
     let (mut from, end) = ((i64::MIN, Vec::new()), schema::end_of_slice());
     loop {
         let values = (part.as_slice(), from.0, from.1.as_slice(), end.0, end.1.as_slice(), ROWS);
-        let rows: Vec<(i64, Vec<u8>, Option<Vec<u8>>, Option<i32>)> =
+        let rows: Vec<WholeRow> =
             shared.database.read("check messages", Statement::Whole(epoch.id), values).await?;
         let is_last = rows.len() < ROWS as usize;
         if let Some((timestamp, hash, ..)) = rows.last() {
@@ -93,7 +93,7 @@ async fn check_window(
         let rows: Vec<Row> = rows
             .into_iter()
             .filter_map(|(timestamp, hash, value, size)| {
-                // Without a value it is what an append has left that was cut short.
+                // A row without a value is what an interrupted append has left.
                 Some(Row { key: key_of(timestamp, &hash)?, value: value?, size })
             })
             .collect();
@@ -173,7 +173,7 @@ async fn keys_by_topic(
     window: i64,
     rows: &[(Key, TopicKey)],
 ) -> Result<HashSet<Key, RandomState>, Error> {
-    let mut topics: BTreeMap<TopicKey, Vec<(i64, &[u8])>> = BTreeMap::new();
+    let mut topics: BTreeMap<TopicKey, Vec<BoundKey<'_>>> = BTreeMap::new();
     for (key, topic) in rows {
         topics.entry(*topic).or_default().push((key.timestamp.0, key.message_hash.0.as_slice()));
     }
@@ -183,13 +183,12 @@ async fn keys_by_topic(
         .into_iter()
         .map(|(topic, keys)| async move {
             let values = (schema::posting_part(&topic, Epoch::span(window)), keys);
-            let found: Result<Vec<(i64, Vec<u8>)>, Error> =
+            let found: Result<Vec<KeyRow>, Error> =
                 shared.database.read("check keys by topic", Statement::Keys(epoch), values).await;
             found
         })
         .collect();
-    let found: Vec<Vec<(i64, Vec<u8>)>> =
-        stream::iter(reads).buffer_unordered(REQUESTS).try_collect().await?;
+    let found: Vec<Vec<KeyRow>> = stream::iter(reads).buffer_unordered(REQUESTS).try_collect().await?;
     Ok(found.into_iter().flatten().filter_map(|(timestamp, hash)| key_of(timestamp, &hash)).collect())
 }
 
@@ -202,13 +201,12 @@ async fn keys_by_hash(
     let reads: Vec<_> = parts
         .chunks(LOOKUP_KEYS / 2)
         .map(|parts| async move {
-            let found: Result<Vec<(i64, Vec<u8>)>, Error> =
+            let found: Result<Vec<KeyRow>, Error> =
                 shared.database.read("check keys by hash", Statement::KeysOfParts(epoch), (parts,)).await;
             found
         })
         .collect();
-    let found: Vec<Vec<(i64, Vec<u8>)>> =
-        stream::iter(reads).buffer_unordered(REQUESTS).try_collect().await?;
+    let found: Vec<Vec<KeyRow>> = stream::iter(reads).buffer_unordered(REQUESTS).try_collect().await?;
     Ok(found.into_iter().flatten().filter_map(|(timestamp, hash)| key_of(timestamp, &hash)).collect())
 }
 
@@ -220,7 +218,7 @@ async fn write_keys(
     sound: &[(Key, TopicKey)],
     rows: &[Row],
 ) -> Result<(), Error> {
-    // Keys are the same whoever writes them, so these may have a higher timestamp than those of appends, and than deletions.
+    // All servers write the same keys, so these may have a higher timestamp than those of appends and of deletions.
     let written = shared.micros();
     let mut keys = Vec::new();
     for (key, topic) in sound {

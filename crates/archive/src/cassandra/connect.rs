@@ -1,4 +1,4 @@
-//! The way to the cluster: a session that is opened when it is first needed, prepared statements, and attempts.
+//! The connection to the cluster: a session that is opened when it is first needed, prepared statements, and retries.
 
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{CassandraConfig, CassandraUrl, Error};
 
-/// The pauses between attempts, growing from the first to the second.
+/// The shortest and the longest pause between attempts; each is twice as long as the one before.
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 /// How long no connection is tried after one could not be made.
@@ -34,7 +34,7 @@ const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// A change of the schema takes seconds, on a busy cluster more.
 const SCHEMA_CHANGE_MAX: Duration = Duration::from_secs(60);
 
-/// The way to a cluster.
+/// The connection to a cluster.
 pub(super) struct Database {
     url: CassandraUrl,
     config: CassandraConfig,
@@ -46,11 +46,11 @@ pub(super) struct Database {
     clock: Arc<dyn Clock>,
 }
 
-/// What came of a conditional statement.
+/// The outcome of a conditional statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Applied {
     Yes,
-    /// It was refused, or nobody knows.
+    /// It was refused, or its outcome is unknown.
     Unsure,
 }
 
@@ -86,7 +86,7 @@ impl Database {
         self.reach.lock().clone().unzip()
     }
 
-    /// How long something is tried.
+    /// How long a request is repeated.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_millis(self.config.patience_ms.get())
     }
@@ -105,7 +105,7 @@ impl Database {
         {
             return Err(Error::new(error.kind(), error.to_string()));
         }
-        match options::connect(&self.url, &self.config).await {
+        match Box::pin(options::connect(&self.url, &self.config)).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 *slot = Some(session.clone());
@@ -201,7 +201,7 @@ impl Database {
                     return Err(error);
                 }
                 self.note(Some(&error));
-                // The caller reads what is decided, and tries again from there.
+                // The caller reads the state, and tries again from there.
                 return Ok(Applied::Unsure);
             }
         };
@@ -252,7 +252,7 @@ impl Database {
         Ok((session, prepared))
     }
 
-    /// Does something again until it succeeds, or until it was tried for long enough.
+    /// Repeats an attempt until it succeeds, it can't succeed, or the patience is over.
     async fn repeated<F: Future<Output = Result<QueryResult, Failure>>>(
         &self,
         what: &'static str,

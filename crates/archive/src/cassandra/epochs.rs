@@ -71,7 +71,7 @@ const STAGE_MAX_NS: i64 = 60 * NANOS_PER_SECOND;
 const ENTRY_BYTES: usize = 4 + 8 + 8 + 8 + 1 + 16 + 8;
 
 impl EpochList {
-    /// The epoch of a timestamp, whatever its stage but for those that go.
+    /// The epoch of a timestamp that is open or being made.
     pub(super) fn find(&self, timestamp: i64) -> Option<&Epoch> {
         self.epochs.iter().find(|epoch| epoch.stage != Stage::Dropping && epoch.contains(timestamp))
     }
@@ -84,7 +84,7 @@ impl EpochList {
         self.epochs.iter().filter(|epoch| epoch.stage == Stage::Open)
     }
 
-    /// The list with a place for a timestamp that has none: another epoch, or a longer one when there are as many as may be.
+    /// The list with an epoch for a timestamp that has none: a new epoch, or a longer one if there are `epochs_max`.
     pub(super) fn with_place_for(&self, timestamp: i64, cut: Cut, server: ServerId, now_ns: i64) -> Self {
         let mut list = self.clone();
         let first = timestamp.div_euclid(cut.epoch_ns.max(1)).saturating_mul(cut.epoch_ns);
@@ -99,7 +99,7 @@ impl EpochList {
         }
         let live = |epoch: &&mut Epoch| epoch.stage == Stage::Open;
         if list.open().count() >= cut.epochs_max.max(1) {
-            // The epoch before takes it, or the one behind.
+            // The epoch before is made longer, or the one after.
             let before = list.epochs.iter_mut().filter(live).filter(|epoch| epoch.first_ns <= timestamp);
             if let Some(before) = before.max_by_key(|epoch| epoch.first_ns) {
                 before.end_ns = end_ns;
@@ -201,7 +201,7 @@ fn decode_epoch(bytes: &[u8]) -> Option<Epoch> {
     })
 }
 
-/// The length of an epoch, cut so that what a rule for time can't remove yet is at most an eighth of what it keeps.
+/// The length of an epoch: an eighth of what a rule for time keeps, so that at most so much more is kept.
 pub(super) fn epoch_ns(setting_seconds: u64, retention: &crate::Retention) -> i64 {
     const DAY: u64 = 86_400;
     let automatic = match retention.time_seconds {

@@ -1,8 +1,8 @@
-//! How many messages a window has, without counters: a count is kept once nobody stores into the window any more.
+//! How many messages a window has, without counters: a count is kept while no server stores into the window.
 //!
 //! Before a server stores into a window, it writes a *mark* of its own for the window: an odd number. When it has stored nothing
-//! there for a while, it writes the next even one. A count is valid as long as the marks are those with which it was made, all of
-//! them even; so a window that takes messages is counted by reading its keys, and one that is over is not read again.
+//! there for a while, it writes the next even number. A count is valid as long as the marks are those with which it was made, all
+//! even; so a window that takes messages is counted by reading its keys, and others need not be read again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -209,7 +209,7 @@ impl Written {
 impl Shared {
     /// Marks windows before something is stored in them.
     pub(super) async fn mark(&self, windows: &[(EpochId, i64)]) -> Result<(), Error> {
-        // Whoever finds a mark being written waits until it is.
+        // A task that finds a mark being written waits until it is.
         let _one = self.marks.writing.lock().await;
         let missing = self.marks.next_odd(windows);
         self.write_marks(missing).await

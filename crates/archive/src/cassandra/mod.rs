@@ -30,7 +30,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Clock, ErrorKind, Identity, NANOS_PER_SECOND, Timestamp};
+use restante_core::{Clock, ErrorKind, Identity, NANOS_PER_SECOND, SystemClock, Timestamp};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
@@ -43,15 +43,15 @@ use self::{
     schema::ServerId,
 };
 use crate::{
-    Appended, Archive, CassandraUrl, Config, Error, Health, Message, Metrics, Opened, Page, Pruned, Query,
-    Report, Retention, Stats, Upkeep,
+    Appended, Archive, CassandraConfig, CassandraUrl, Config, Error, Health, Message, Metrics, Opened, Page,
+    Pruned, Query, Report, Retention, Stats, Upkeep,
     group::{self, Queue},
     waiting::closed,
 };
 
-/// How often windows that are quiet are marked and epochs are made ahead.
-const TURN: Duration = Duration::from_secs(5);
-/// Copies of each row in a keyspace that is made here, where there are so many nodes.
+/// How often windows are marked that have become quiet, and epochs are made ahead.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Replicas with which a write survives the power cut of one node, though it is not synced yet.
 const REPLICAS_SAFE: usize = 3;
 
 /// Opens the archive in a keyspace, and makes its tables when they aren't there.
@@ -95,9 +95,18 @@ pub(crate) async fn open(url: CassandraUrl, config: Config) -> Result<Opened, Er
         }
         queue
     });
-    let turns = (!config.read_only).then(|| tokio::spawn(turns(shared.clone())));
-    let cassandra = Arc::new(Cassandra { shared, queue, tasks: parking_lot::Mutex::new(tasks), turns });
+    let upkeep = (!config.read_only).then(|| tokio::spawn(upkeep(shared.clone())));
+    let cassandra = Arc::new(Cassandra { shared, queue, tasks: parking_lot::Mutex::new(tasks), upkeep });
     Ok(Opened { archive: cassandra.clone(), upkeep: cassandra })
+}
+
+/// Drops a keyspace with everything in it, for benches.
+///
+/// # Errors
+/// `Unavailable` when the cluster can't be reached.
+pub async fn drop_keyspace(url: &CassandraUrl) -> Result<(), Error> {
+    let database = Database::new(url.clone(), CassandraConfig::default(), Arc::new(SystemClock))?;
+    database.change_schema("drop a keyspace", &format!("DROP KEYSPACE IF EXISTS {}", url.keyspace())).await
 }
 
 /// What all parts of the engine share.
@@ -176,7 +185,7 @@ impl Shared {
         Ok(rows.into_iter().map(|(table,)| table).collect())
     }
 
-    /// Makes the keyspace unless it is there: three copies in the data centre of the connection, or as many as there are nodes.
+    /// Makes the keyspace unless it is there: with three replicas in the data center of the URL or the node, or as many as there are nodes.
     async fn create_keyspace(&self) -> Result<(), Error> {
         let keyspace = self.database.keyspace();
         let what = "look for its keyspace";
@@ -240,7 +249,7 @@ impl Shared {
         let cql = format!(
             "CREATE TABLE IF NOT EXISTS {keyspace}.{table} {definition} {joint} speculative_retry = '50ms'"
         );
-        // Else the rows stay on the disk as a snapshot when the table is dropped. Unknown before Cassandra 4.1.
+        // Without it, the rows stay on the disk as a snapshot when the table is dropped. Unknown before Cassandra 4.1.
         let without_snapshot = format!("{cql} AND allow_auto_snapshot = false");
         match self.database.change_schema(what, &without_snapshot).await {
             Err(error) if !error.is_transient() => self.database.change_schema(what, &cql).await,
@@ -249,7 +258,7 @@ impl Shared {
     }
 
     /// Marks windows that are quiet, and makes the next epoch ahead, so that no append waits for its table.
-    async fn turn(&self) -> Result<(), Error> {
+    async fn maintain(&self) -> Result<(), Error> {
         self.prepared().await?;
         self.unmark(false).await?;
         self.sync().await?;
@@ -266,30 +275,30 @@ impl Shared {
     }
 }
 
-/// Does what is to be done now and then.
-async fn turns(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(TURN);
+/// Runs the upkeep of this server every few seconds.
+async fn upkeep(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if let Err(error) = shared.turn().await {
-            debug!(%error, "upkeep in cassandra failed: it is tried again at its next turn");
+        if let Err(error) = shared.maintain().await {
+            debug!(%error, "upkeep in cassandra failed: it is tried again in some seconds");
         }
     }
 }
 
-/// The engine as doors and operators see it.
+/// An open archive.
 struct Cassandra {
     shared: Arc<Shared>,
     /// `None` when read-only.
     queue: Option<Queue>,
     tasks: parking_lot::Mutex<Vec<JoinHandle<()>>>,
-    turns: Option<JoinHandle<()>>,
+    upkeep: Option<JoinHandle<()>>,
 }
 
 impl Cassandra {
-    /// The way to the writers, until the archive is closed.
+    /// The queue of the writers, unless the archive is closed or read-only.
     fn queue(&self) -> Result<&Queue, Error> {
         self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(closed)
     }
@@ -304,8 +313,8 @@ impl Cassandra {
 
 impl Drop for Cassandra {
     fn drop(&mut self) {
-        if let Some(turns) = &self.turns {
-            turns.abort();
+        if let Some(upkeep) = &self.upkeep {
+            upkeep.abort();
         }
     }
 }
@@ -380,8 +389,8 @@ impl Upkeep for Cassandra {
                 Error::internal("a writer of the archive has panicked").with_source(error)
             })?;
         }
-        if let Some(turns) = &self.turns {
-            turns.abort();
+        if let Some(upkeep) = &self.upkeep {
+            upkeep.abort();
         }
         if !self.shared.is_read_only && self.shared.is_prepared.initialized() {
             // Marks serve counts alone: an archive that can't write them is closed all the same.

@@ -18,7 +18,7 @@ const BODIES: usize = 8;
 /// Chunks in one answer.
 const CHUNKS: usize = 8;
 
-/// The page of rows that are in the direction of the query: at most one more than it has.
+/// Makes a page of rows that are in the direction of the query, with at least one more than the page has if there are more.
 pub(super) async fn assemble(shared: &Shared, query: &Query, mut found: Vec<Found>) -> Result<Page, Error> {
     let rows_len = rows_on_page(&found, query.limit);
     let has_more = rows_len < found.len();

@@ -15,7 +15,7 @@ pub(super) enum Access {
     Merge,
 }
 
-/// What a query has seen until now. No counts by topic are kept, so it learns as it goes.
+/// The rows that a query has read, and how many of them matched. No counts by topic are kept, so the plan is made from these.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Observed {
     seen: usize,
@@ -24,7 +24,7 @@ pub(super) struct Observed {
 
 impl Observed {
     pub(super) fn add(&mut self, seen: usize, matched: usize) {
-        // What came from keys says nothing of the share.
+        // Rows that were read by their keys all match.
         if seen > 0 {
             self.seen += seen;
             self.matched += matched;

@@ -1,7 +1,7 @@
 //! Pages: slices of windows, or the keys of topics and hashes merged and then read.
 //!
-//! A page is read with the catalogue in memory while the table `state` is read beside it. If that shows something new, the
-//! page is read again with the newer catalogue, which then knows everything that was acknowledged before the query began.
+//! A page is read by the catalogue in memory while the table `state` is read in parallel. If that shows that the catalogue was old, the
+//! page is read again by a newer one, which has everything that was acknowledged before the query began.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::{
     epochs::Epoch,
     page,
     plan::{Access, Observed},
-    schema::{self, EpochId, Statement, TopicKey},
+    schema::{self, BoundKey, EpochId, KeyRow, Statement, TopicKey, ValueRow},
 };
 use crate::{Direction, Error, PAGE_BYTES_MAX, Page, Query, query::KeyRange};
 
@@ -30,7 +30,7 @@ const UNITS: usize = 8;
 const REQUESTS: usize = 32;
 /// Hashes in one request.
 const HASHES: usize = 50;
-/// How often a page is begun anew because epochs were dropped meanwhile.
+/// Attempts to read a page while epochs are dropped.
 const ATTEMPTS: usize = 5;
 
 /// A message that was found.
@@ -85,7 +85,7 @@ async fn read(shared: &Shared, query: &Query) -> Result<Page, Error> {
     page::assemble(shared, query, found).await
 }
 
-/// The place of the oldest message with a hash.
+/// The key of the oldest message with a hash.
 async fn find(shared: &Shared, hash: MessageHash) -> Result<Key, Error> {
     let everything = Query { hashes: vec![hash], limit: 1, ..Query::default() };
     let reading = Reading::new(shared, &everything, everything.range(None));
@@ -259,8 +259,7 @@ impl<'a> Reading<'a> {
                 if self.is_backward() { Statement::Backward(epoch) } else { Statement::Forward(epoch) };
             let values =
                 (part.as_slice(), from.0, from.1.as_slice(), until.0, until.1.as_slice(), rows_max as i32);
-            let rows: Vec<(i64, Vec<u8>, Option<Vec<u8>>)> =
-                self.shared.database.read("read messages", statement, values).await?;
+            let rows: Vec<ValueRow> = self.shared.database.read("read messages", statement, values).await?;
             let is_last = rows.len() < rows_max;
             result.seen += rows.len();
             for (timestamp, hash, value) in rows {
@@ -353,8 +352,7 @@ impl<'a> Reading<'a> {
         };
         let part = schema::posting_part(topic, span);
         let values = (part, from.0, from.1, until.0, until.1, keys_max as i32);
-        let rows: Vec<(i64, Vec<u8>)> =
-            self.shared.database.read("read keys by topic", statement, values).await?;
+        let rows: Vec<KeyRow> = self.shared.database.read("read keys by topic", statement, values).await?;
         Ok(rows.into_iter().filter_map(|(timestamp, hash)| key_of(timestamp, &hash)).collect())
     }
 
@@ -372,7 +370,7 @@ impl<'a> Reading<'a> {
         let reads: Vec<_> = requests
             .into_iter()
             .map(|(epoch, parts)| async move {
-                let rows: Vec<(i64, Vec<u8>)> = self
+                let rows: Vec<KeyRow> = self
                     .shared
                     .database
                     .read("read keys by hash", Statement::KeysOfParts(epoch), (parts,))
@@ -380,7 +378,7 @@ impl<'a> Reading<'a> {
                 Ok::<_, Error>((epoch, rows))
             })
             .collect();
-        let found: Vec<(EpochId, Vec<(i64, Vec<u8>)>)> =
+        let found: Vec<(EpochId, Vec<KeyRow>)> =
             stream::iter(reads).buffer_unordered(REQUESTS).try_collect().await?;
         let mut keys = Vec::new();
         for (epoch, rows) in found {
@@ -430,7 +428,7 @@ impl<'a> Reading<'a> {
     async fn rows_of(&self, keys: &[(EpochId, Key)]) -> Result<HashMap<Key, Vec<u8>, RandomState>, Error> {
         let epochs: HashMap<EpochId, Epoch, RandomState> =
             self.views.iter().map(|view| (view.epoch.id, view.epoch)).collect();
-        let mut windows: BTreeMap<(EpochId, i64), Vec<(i64, &[u8])>> = BTreeMap::new();
+        let mut windows: BTreeMap<(EpochId, i64), Vec<BoundKey<'_>>> = BTreeMap::new();
         for (id, key) in keys {
             let Some(epoch) = epochs.get(id) else { continue };
             let window = epoch.window(key.timestamp.0);
@@ -444,7 +442,7 @@ impl<'a> Reading<'a> {
             .into_iter()
             .map(|(epoch, window, keys)| async move {
                 let values = (schema::window_part(window), keys);
-                let rows: Result<Vec<(i64, Vec<u8>, Option<Vec<u8>>)>, Error> =
+                let rows: Result<Vec<ValueRow>, Error> =
                     self.shared.database.read("read messages", Statement::Rows(epoch), values).await;
                 rows
             })

@@ -1,4 +1,4 @@
-//! Retention: whole epochs go, by dropping their tables. No row is deleted, so no read ever passes what was removed.
+//! Retention: drops the tables of whole epochs. No row is deleted, so that reads never pass tombstones.
 
 use restante_core::Timestamp;
 use tracing::info;
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Error, Pruned, Retention};
 
-/// How often the list of epochs is changed anew because another server has changed it.
+/// Attempts to change the list of epochs while other servers change it.
 const ATTEMPTS: usize = 20;
 /// How long ago an epoch without messages must have ended to be removed: late messages may still come.
 const EMPTY_SECONDS: i64 = 86_400;
@@ -28,7 +28,7 @@ pub(super) struct Held {
 pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
     shared.sync().await?;
     for epoch in shared.catalog.list().epochs.iter().filter(|epoch| epoch.stage == Stage::Dropping) {
-        // Left behind by a prune that was cut short.
+        // Left behind by an interrupted prune.
         if epoch.is_to_be_finished_by(shared.server, shared.now().0) {
             drop_epoch(shared, epoch).await?;
         }
@@ -41,7 +41,7 @@ pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -
         if !take_out(shared, epoch).await? {
             continue; // another server drops it
         }
-        // Counted now that no append begins to store into it any more.
+        // Counted now, when no new append stores into it.
         let count = marks::sum(shared.count(epoch, &windows, false).await?.values());
         drop_epoch(shared, epoch).await?;
         info!(table = schema::table(epoch.id), messages = count.messages, "epoch removed");
@@ -67,10 +67,10 @@ pub(super) async fn held(shared: &Shared) -> Result<Vec<Held>, Error> {
     Ok(held)
 }
 
-/// The epochs that `policy` lets go, oldest first.
+/// The epochs that `policy` removes, oldest first.
 ///
-/// An epoch goes only when the policy keeps none of its messages, so up to an epoch more than asked for is kept; and the epoch that
-/// holds the newest messages stays, unless it is too old. Epochs that are over and have stayed empty go too.
+/// An epoch is removed only when the policy keeps none of its messages, so up to an epoch more than asked for is kept; and the epoch that
+/// holds the newest messages stays, unless it is too old. Epochs that are over and have stayed empty are removed too.
 fn choose(held: &[Held], policy: &Retention, now: Timestamp) -> Vec<Held> {
     let mut kept_bytes: u64 = held.iter().map(|held| held.count.disk_bytes()).sum();
     let mut kept_messages: u64 = held.iter().map(|held| held.count.messages).sum();
@@ -98,7 +98,7 @@ fn choose(held: &[Held], policy: &Retention, now: Timestamp) -> Vec<Held> {
     chosen
 }
 
-/// Changes the list so that nobody reads or writes the epoch any more; whether it was this server that did it.
+/// Changes the list so that the epoch is neither read nor written any more; returns whether this server has changed it.
 async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
     for _ in 0..ATTEMPTS {
         let list = shared.catalog.list();

@@ -1,4 +1,4 @@
-//! The tables: what lies in which partition, and how values are written.
+//! The tables: what is in which partition, and how values are encoded.
 //!
 //! `docs/formats/archive-cassandra.md` describes them.
 
@@ -52,6 +52,15 @@ pub(super) type ServerId = [u8; 16];
 pub(super) fn table(epoch: EpochId) -> String {
     format!("messages_{epoch}")
 }
+
+/// Timestamp and hash of a row.
+pub(super) type KeyRow = (i64, Vec<u8>);
+/// The same, bound as values.
+pub(super) type BoundKey<'a> = (i64, &'a [u8]);
+/// Timestamp, hash and value of a row.
+pub(super) type ValueRow = (i64, Vec<u8>, Option<Vec<u8>>);
+/// Timestamp, hash, value and size of a row.
+pub(super) type WholeRow = (i64, Vec<u8>, Option<Vec<u8>>, Option<i32>);
 
 /// A statement, prepared for the table of an epoch or for one of [`TABLES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,8 +220,8 @@ pub(super) fn hash_part(hash: &[u8; 32]) -> Vec<u8> {
     [&[2], &hash[..]].concat()
 }
 
-/// The partition with the chunks of a long body. It is named for the body and not for the message: should an append be cut
-/// short and another one bring another body, their chunks are never mixed.
+/// The partition with the chunks of a long body. It is named for the body and not for the message, so that the chunks of an interrupted append
+/// and of a later one with another body are never mixed.
 pub(super) fn chunk_part(body: &BodyHash) -> Vec<u8> {
     [&[3], &body[..]].concat()
 }

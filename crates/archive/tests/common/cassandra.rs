@@ -11,25 +11,30 @@ use restante_archive::CassandraUrl;
 use scylla::client::{session::Session, session_builder::SessionBuilder};
 use tokio::runtime::Runtime;
 
-/// The variables that `dev/services` sets.
+/// The variables that `dev/services` sets for one node...
 pub const HOST: &str = "RESTANTE_CASSANDRA_HOST";
 const PORT: &str = "RESTANTE_CASSANDRA_PORT";
+/// ...and for three, which are used when there is no single one.
+const THREE_NODES: &str = "RESTANTE_CASSANDRA3_URL";
 
 /// Keyspaces that no test uses now, with empty tables.
 static FREE: Mutex<Vec<CassandraUrl>> = Mutex::new(Vec::new());
 static ADMIN: OnceLock<(Runtime, Session)> = OnceLock::new();
 
-/// The server, as a host with its port.
-pub fn server() -> Option<String> {
-    let host = env::var(HOST).ok().filter(|host| !host.is_empty())?;
-    Some(format!("{host}:{}", env::var(PORT).unwrap_or_else(|_| "9042".to_owned())))
+/// The nodes, each a host with its port, divided by commas.
+pub fn nodes() -> Option<String> {
+    let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    match set(HOST) {
+        Some(host) => Some(format!("{host}:{}", set(PORT).unwrap_or_else(|| "9042".to_owned()))),
+        None => set(THREE_NODES)?.strip_prefix("cassandra://").map(str::to_owned),
+    }
 }
 
 /// A keyspace for one test: one that another has used, or one that isn't there yet.
 pub fn take_keyspace() -> CassandraUrl {
     FREE.lock().unwrap().pop().unwrap_or_else(|| {
         let name = format!("t_{:016x}", RandomState::new().hash_one("keyspace"));
-        format!("cassandra://{}/{name}", server().unwrap()).parse().unwrap()
+        format!("cassandra://{}/{name}", nodes().unwrap()).parse().unwrap()
     })
 }
 
@@ -68,7 +73,7 @@ pub async fn texts(session: &Session, cql: &str) -> Vec<String> {
 
 /// A connection beside the archive's own.
 pub async fn connect() -> Session {
-    SessionBuilder::new().known_node(server().unwrap()).build().await.unwrap()
+    SessionBuilder::new().known_nodes(nodes().unwrap().split(',')).build().await.unwrap()
 }
 
 /// Runs on a thread of its own, because this one may belong to a runtime.

@@ -99,7 +99,7 @@ impl Engine {
                 (cfg!(feature = "postgres"), postgres_url().is_none().then_some(POSTGRES_URL))
             }
             Self::Cassandra | Self::CassandraSmall => {
-                (cfg!(feature = "cassandra"), cassandra::server().is_none().then_some(cassandra::HOST))
+                (cfg!(feature = "cassandra"), cassandra::nodes().is_none().then_some(cassandra::HOST))
             }
         };
         if !is_built {
