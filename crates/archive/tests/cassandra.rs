@@ -37,6 +37,7 @@ fn main() {
         damage_is_found_and_keys_are_made_anew,
         a_removed_epoch_leaves_no_table,
         counts_are_kept_of_windows_that_are_quiet,
+        a_table_that_is_gone_is_unavailable,
         a_cluster_that_is_away_is_unavailable,
         while_the_cluster_is_away_messages_wait_in_the_spool,
         a_newer_layout_is_refused,
@@ -274,6 +275,21 @@ async fn counts_are_kept_of_windows_that_are_quiet(place: Arc<TestArchive>) {
         let stats = opened.upkeep.stats().await.unwrap();
         assert_eq!((stats.messages, stats.topics), (6, 6), "a count is not used once its window has changed");
     }
+}
+
+/// Somebody has dropped it by hand, or a node has not heard of it yet. A spool takes messages then, and a caller may try again.
+async fn a_table_that_is_gone_is_unavailable(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let messages = every_second(12);
+    opened.archive.append(messages[..5].to_vec()).await.unwrap();
+    execute(&connect().await, &format!("DROP TABLE {}.messages_1", keyspace(&place))).await;
+    let error = opened.archive.append(messages[5..10].to_vec()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = opened.archive.query(&Query::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(opened.upkeep.health().problem, None, "the cluster answers");
+    // Another epoch is as good as ever.
+    assert_eq!(opened.archive.append(messages[10..].to_vec()).await.unwrap(), [Appended::Stored; 2]);
 }
 
 /// Where no server listens.
