@@ -69,7 +69,7 @@ impl Queue {
 
 impl Waiting {
     /// Waits for an append and takes those behind it too, up to the limit; `None` when the queue was closed.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "cassandra"))]
     pub(crate) async fn group(&mut self, limit: GroupLimit) -> Option<Vec<Append>> {
         let item = match self.at_hand() {
             Some(item) => item,

@@ -24,10 +24,13 @@
 //! ```
 
 pub mod backup;
+#[cfg(feature = "cassandra")]
+mod cassandra;
+mod cassandra_url;
 mod compare;
 mod copy;
 mod disk_full;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "cassandra"))]
 mod group;
 mod health;
 mod log;
@@ -58,13 +61,15 @@ mod walk;
 
 use async_trait::async_trait;
 
+pub use cassandra_url::CassandraUrl;
 pub use compare::{Comparison, Difference, DifferenceKind, Differences, Fingerprint, Scope};
 pub use copy::{Copied, Copier, TimeRange, copy_keys};
 pub use health::{Following, Health};
 pub use message::{Appended, BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX, TopicName};
 pub use metrics::Metrics;
 pub use open::{
-    Config, LogConfig, Opened, PostgresConfig, SpoolConfig, SqliteConfig, TandemConfig, open, open_over,
+    CassandraConfig, Config, LogConfig, Opened, PostgresConfig, SpoolConfig, SqliteConfig, TandemConfig,
+    open, open_over,
 };
 pub use page::{Page, Part, Row, RowAt};
 pub use query::{Direction, HASHES_MAX, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
@@ -75,6 +80,9 @@ pub use upkeep::Upkeep;
 pub use url::{EngineUrl, PostgresUrl};
 pub use walk::Walk;
 
+#[cfg(feature = "cassandra")]
+#[doc(hidden)]
+pub use cassandra::drop_keyspace as drop_cassandra_keyspace;
 #[cfg(feature = "postgres")]
 pub use postgres::ConnectOptions as PostgresOptions;
 #[cfg(feature = "postgres")]
@@ -95,7 +103,8 @@ pub trait Archive: Send + Sync + 'static {
     /// - *Durable*: what was answered with success survives the process and a power cut.
     /// - *Idempotent*: a message that is already there, or stands twice in the batch, is answered
     ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers stand in the order of
-    ///   the messages.
+    ///   the messages. In Cassandra, two servers that are given the same new message within milliseconds may both answer
+    ///   [`Appended::Stored`]; it is stored once, and all readers see the same body.
     /// - *Visible*: a query that starts after the answer sees the messages, but for those that were answered
     ///   [`Appended::Spooled`].
     ///

@@ -28,6 +28,8 @@ pub struct Config {
     pub sqlite: SqliteConfig,
     /// Settings of the `postgres` engine.
     pub postgres: PostgresConfig,
+    /// Settings of the `cassandra` engine.
+    pub cassandra: CassandraConfig,
     /// Takes messages while the engine is away, also when it is away from the beginning; not when `read_only`.
     pub spool: Option<SpoolConfig>,
     /// A second archive that follows this one; not when `read_only`.
@@ -50,6 +52,7 @@ impl Config {
             log: LogConfig::default(),
             sqlite: SqliteConfig::default(),
             postgres: PostgresConfig::default(),
+            cassandra: CassandraConfig::default(),
             spool: None,
             tandem: None,
             clock: Arc::new(SystemClock),
@@ -137,6 +140,46 @@ impl Default for PostgresConfig {
     }
 }
 
+/// Settings of the `cassandra` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CassandraConfig {
+    /// Length of an epoch: each has a table of its own, and retention drops whole tables. 0: an eighth of what a rule for time
+    /// keeps, at least a day; a week for the other rules; 30 days without any.
+    pub epoch_seconds: u64,
+    /// Epochs at most. When there are as many, the nearest one is made longer instead of making another.
+    pub epochs_max: NonZero<usize>,
+    /// Length of a window: the messages of one lie in one partition.
+    pub window_seconds: NonZero<u64>,
+    /// Groups of appends that are stored at the same time.
+    pub writers: NonZero<usize>,
+    /// Connections to each node.
+    pub connections: NonZero<usize>,
+    /// How long connecting may take.
+    pub connect_timeout_ms: NonZero<u64>,
+    /// How long one attempt of a request may take.
+    pub request_timeout_ms: NonZero<u64>,
+    /// How long a request is tried again.
+    pub patience_ms: NonZero<u64>,
+    /// Bytes of messages that wait for a writer at most; further appends wait.
+    pub queue_bytes: NonZero<usize>,
+}
+
+impl Default for CassandraConfig {
+    fn default() -> Self {
+        Self {
+            epoch_seconds: 0,
+            epochs_max: nonzero!(64),
+            window_seconds: nonzero!(3_600),
+            writers: nonzero!(4),
+            connections: nonzero!(2),
+            connect_timeout_ms: nonzero!(5_000),
+            request_timeout_ms: nonzero!(3_000),
+            patience_ms: nonzero!(10_000),
+            queue_bytes: nonzero!(64 << 20),
+        }
+    }
+}
+
 /// Settings of a spool, which one process uses at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -188,7 +231,9 @@ pub struct Opened {
 /// when the disk fails or the database can't be reached, `Invalid` when this build is without the engine.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let has_spool = config.spool.is_some() && !config.read_only;
-    let first = open_engine(Config { is_lazy: config.is_lazy || has_spool, ..config.clone() }).await?;
+    let of_engine = Config { is_lazy: config.is_lazy || has_spool, ..config.clone() };
+    // Boxed, so that the futures of callers stay small whatever the engines need.
+    let first = Box::pin(open_engine(of_engine)).await?;
     let second = match &config.tandem {
         Some(tandem) if !config.read_only => Some(open_second(tandem, &config).await?),
         _ => None,
@@ -200,7 +245,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
     let config =
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
-    let opened = open_engine(config).await;
+    let opened = Box::pin(open_engine(config)).await;
     opened.map_err(|error| {
         error.context(format_args!("can't open the second archive of the tandem, {}", tandem.url))
     })
@@ -239,7 +284,9 @@ async fn open_engine(config: Config) -> Result<Opened, Error> {
         EngineUrl::Sqlite(file) => crate::sqlite::open(file, config).await,
         #[cfg(feature = "postgres")]
         EngineUrl::Postgres(url) => crate::postgres::open(url, config).await,
-        #[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+        #[cfg(feature = "cassandra")]
+        EngineUrl::Cassandra(url) => crate::cassandra::open(url, config).await,
+        #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "cassandra")))]
         other => Err(Error::invalid(format!(
             "this build is without the {0} engine: build it with --features {0}",
             other.engine()

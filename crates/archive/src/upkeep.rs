@@ -22,7 +22,8 @@ pub trait Upkeep: Send + Sync + 'static {
     ///
     /// What is removed is a prefix of the order within each part, oldest first; nothing that the policy keeps is removed
     /// (see [`Retention`] for what each rule keeps). An engine may keep a little more than the policy asks for. Appends
-    /// and queries continue meanwhile; pages that were returned stay readable.
+    /// and queries continue meanwhile; pages that were returned stay readable. In Cassandra, what other servers store into a part while
+    /// it is removed may be removed without being counted.
     ///
     /// # Errors
     /// `Unavailable` or `Full` when the engine can't remove now; what was removed until then stays removed.

@@ -1,8 +1,9 @@
 use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr};
 
-use crate::Error;
+use crate::{CassandraUrl, Error};
 
-/// Which engine, and where: `log:<folder>`, `sqlite:<file>`, `postgres://user@host/database`, or `memory:`.
+/// Which engine, and where: `log:<folder>`, `sqlite:<file>`, `postgres://user@host/database`,
+/// `cassandra://host,host/keyspace`, or `memory:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
     /// The embedded engine, in a folder.
@@ -11,6 +12,8 @@ pub enum EngineUrl {
     Sqlite(PathBuf),
     /// PostgreSQL.
     Postgres(PostgresUrl),
+    /// Cassandra.
+    Cassandra(CassandraUrl),
     /// The reference model: everything in memory, nothing kept.
     Memory,
 }
@@ -22,6 +25,7 @@ impl EngineUrl {
             Self::Log(_) => "log",
             Self::Sqlite(_) => "sqlite",
             Self::Postgres(_) => "postgres",
+            Self::Cassandra(_) => "cassandra",
             Self::Memory => "memory",
         }
     }
@@ -42,9 +46,10 @@ impl FromStr for EngineUrl {
                 Ok(Self::Sqlite(file.into()))
             }
             Some(("postgres" | "postgresql", _)) => text.parse().map(Self::Postgres),
+            Some(("cassandra", _)) => text.parse().map(Self::Cassandra),
             _ => Err(Error::invalid(format!(
                 "archive URL '{}' is not understood: use log:<folder>, sqlite:<file>, \
-                 postgres://<user>@<host>/<database> or memory:",
+                 postgres://<user>@<host>/<database>, cassandra://<host>/<keyspace> or memory:",
                 without_password(text)
             ))),
         }
@@ -57,6 +62,7 @@ impl fmt::Display for EngineUrl {
             Self::Log(folder) => write!(f, "log:{}", folder.display()),
             Self::Sqlite(file) => write!(f, "sqlite:{}", file.display()),
             Self::Postgres(url) => fmt::Display::fmt(url, f),
+            Self::Cassandra(url) => fmt::Display::fmt(url, f),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -141,7 +147,7 @@ impl fmt::Debug for PostgresUrl {
 }
 
 /// A URL with `***` in the place of its password, wherever it stands in it.
-fn without_password(url: &str) -> Cow<'_, str> {
+pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(url);
     if let Some((scheme, rest)) = url.split_once("://")
         && let Some((user_info, place)) = rest.rsplit_once('@')
@@ -167,6 +173,7 @@ mod tests {
             "sqlite:a/b.db",
             "postgres://me@db/archive",
             "postgresql://db:5433/x?sslmode=require&schema=other",
+            "cassandra://me@one:9042,two/archive?sslmode=require",
             "memory:",
         ] {
             assert_eq!(text.parse::<EngineUrl>().unwrap().to_string(), text);

@@ -54,5 +54,5 @@ fn main() {
             trials.push(trial.with_ignored_flag(engine.is_volatile() && promise.needs_disk));
         }
     }
-    libtest_mimic::run(&arguments(), trials).exit();
+    common::engines::conclude(&libtest_mimic::run(&arguments(), trials))
 }

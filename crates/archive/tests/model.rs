@@ -18,9 +18,10 @@ use proptest::{
     test_runner::{FileFailurePersistence, TestRunner},
 };
 use restante_archive::{
-    Config, Direction, LogConfig, Message, Opened, PostgresConfig, Query, Retention, Topics, open,
+    CassandraConfig, Config, Direction, LogConfig, Message, Opened, PostgresConfig, Query, Retention, Topics,
+    open,
 };
-use restante_core::{Cursor, Key, MessageHash, Timestamp};
+use restante_core::{Cursor, Key, MessageHash, Timestamp, nonzero};
 
 const TOPICS: [&str; 5] = ["apple", "apply", "beech", "cedar", "dates"];
 const CHANNELS: [&str; 2] = ["one", "two"];
@@ -192,6 +193,13 @@ async fn compare_all(place: &TestArchive, shape: Shape, operations: Vec<Operatio
     let mut config = place.config.clone();
     config.log = LogConfig { window_seconds, segment_messages, open_segments, ..config.log };
     config.postgres = PostgresConfig { window_seconds, ..config.postgres };
+    let seconds = window_seconds.get();
+    config.cassandra = CassandraConfig {
+        window_seconds: nonzero!(1),
+        epoch_seconds: seconds,
+        epochs_max: open_segments,
+        ..config.cassandra
+    };
     let model = open(Config { url: "memory:".parse().unwrap(), ..config.clone() }).await.unwrap();
     let mut pair = Pair { engine: open(config.clone()).await.unwrap(), model, config };
     for operation in operations {
@@ -208,6 +216,8 @@ fn cases(engine: Engine) -> u32 {
         Engine::Memory | Engine::Log | Engine::LogSmall => 1,
         Engine::Sqlite => 3,
         Engine::Postgres | Engine::PostgresSmall => 10,
+        // Making and dropping a table takes a second or two.
+        Engine::Cassandra | Engine::CassandraSmall => 30,
     };
     (of_log / times_slower).max(1)
 }
@@ -232,7 +242,7 @@ fn agrees_with_the_model(engine: Engine) {
 }
 
 fn main() {
-    let trials = [Engine::Log, Engine::Sqlite, Engine::Postgres]
+    let trials = [Engine::Log, Engine::Sqlite, Engine::Postgres, Engine::Cassandra]
         .map(|engine| engines::trial(engine, "agrees_with_the_model", move || agrees_with_the_model(engine)));
-    libtest_mimic::run(&engines::arguments(), trials.into()).exit();
+    engines::conclude(&libtest_mimic::run(&engines::arguments(), trials.into()))
 }

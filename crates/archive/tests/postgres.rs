@@ -63,7 +63,7 @@ fn main() {
         let variable = OVER_TLS.contains(&name).then_some(CERTIFICATES);
         trials.push(engines::trial_with(engine, variable, name, move || engines::run(engine, promise)));
     }
-    libtest_mimic::run(&engines::arguments(), trials).exit();
+    engines::conclude(&libtest_mimic::run(&engines::arguments(), trials))
 }
 
 fn url(place: &TestArchive) -> &PostgresUrl {

@@ -50,7 +50,7 @@ fn location_of(url: &EngineUrl) -> Option<Location> {
     match url {
         EngineUrl::Log(folder) => Some(Location::Folder(folder.clone())),
         EngineUrl::Sqlite(file) => Some(Location::File(file.clone())),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => None,
+        EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => None,
     }
 }
 

@@ -1,9 +1,9 @@
-//! The archives that are measured: folders, files and schemas, fresh ones and existing ones.
+//! The archives that are measured: folders, files, schemas and keyspaces, fresh ones and existing ones.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use restante_archive::{EngineUrl, PostgresUrl};
+use restante_archive::{CassandraUrl, EngineUrl, PostgresUrl};
 use tempfile::TempDir;
 
 use crate::args::{EngineChoice, FreshEngine};
@@ -25,6 +25,8 @@ enum Fresh {
     Folder { _folder: TempDir },
     #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "nothing is created in a database"))]
     Schema(PostgresUrl),
+    #[cfg_attr(not(feature = "cassandra"), expect(dead_code, reason = "nothing is created in a cluster"))]
+    Keyspace(CassandraUrl),
 }
 
 impl Location {
@@ -44,6 +46,7 @@ impl Location {
             EngineChoice::At(EngineUrl::Log(folder)) => Self::fresh_log(folder),
             EngineChoice::At(EngineUrl::Sqlite(file)) => Self::fresh_sqlite(&folder_of(file)),
             EngineChoice::At(EngineUrl::Postgres(url)) => Self::fresh_schema(url, parent),
+            EngineChoice::At(EngineUrl::Cassandra(url)) => Self::fresh_keyspace(url, parent),
             EngineChoice::At(EngineUrl::Memory) | EngineChoice::Fresh(_) => Self::of(choice, parent),
         }
     }
@@ -59,7 +62,9 @@ impl Location {
                 let file = std::path::absolute(file)?;
                 (EngineUrl::Sqlite(file.clone()), folder_of(&file))
             }
-            EngineUrl::Postgres(_) | EngineUrl::Memory => (url.clone(), parent.to_owned()),
+            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => {
+                (url.clone(), parent.to_owned())
+            }
         };
         Ok(Self { url, folder, fresh: None })
     }
@@ -83,13 +88,22 @@ impl Location {
         Ok(Self { url: EngineUrl::Postgres(url), folder: parent.to_owned(), fresh })
     }
 
+    fn fresh_keyspace(cluster: &CassandraUrl, parent: &Path) -> anyhow::Result<Self> {
+        if cfg!(not(feature = "cassandra")) {
+            bail!("this build is without the cassandra engine: build it with --features cassandra");
+        }
+        let url = cluster.with_keyspace(&schema_name(parent))?;
+        let fresh = Some(Fresh::Keyspace(url.clone()));
+        Ok(Self { url: EngineUrl::Cassandra(url), folder: parent.to_owned(), fresh })
+    }
+
     /// Fails when the disk lacks space for `messages` messages. An existing archive may hold them already, and a database's disk
     /// is not checked.
     pub(crate) fn check_space(&self, messages: u64) -> anyhow::Result<()> {
         let bytes_per_message = match &self.url {
             EngineUrl::Log(_) => 840, // about 720 of body, 85 of header and index, and a margin
             EngineUrl::Sqlite(_) => 1_400, // half-full pages, two more indexes, and the write-ahead log
-            EngineUrl::Postgres(_) | EngineUrl::Memory => return Ok(()),
+            EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => return Ok(()),
         };
         if self.fresh.is_none() {
             return Ok(());
@@ -112,7 +126,11 @@ impl Location {
 
 /// An archive's URL with its password, for the environment of another process of ours, not for display.
 pub(crate) fn secret_url(url: &EngineUrl) -> String {
-    let EngineUrl::Postgres(postgres) = url else { return url.to_string() };
+    let postgres = match url {
+        EngineUrl::Postgres(postgres) => postgres,
+        EngineUrl::Cassandra(cassandra) => return cassandra.connection(),
+        other => return other.to_string(),
+    };
     let connection = postgres.connection();
     let joint = if connection.contains('?') { '&' } else { '?' };
     format!("{connection}{joint}schema={}", postgres.schema())
@@ -157,44 +175,56 @@ impl Drop for Fresh {
         match self {
             Self::Folder { .. } => {}
             #[cfg(feature = "postgres")]
-            Self::Schema(url) => schema::remove(url),
+            Self::Schema(url) => {
+                removal::remove("schema", url.schema(), async || removal::drop_schema(url).await);
+            }
             #[cfg(not(feature = "postgres"))]
             Self::Schema(_) => {}
+            #[cfg(feature = "cassandra")]
+            Self::Keyspace(url) => removal::remove("keyspace", url.keyspace(), async || {
+                Ok(restante_archive::drop_cassandra_keyspace(url).await?)
+            }),
+            #[cfg(not(feature = "cassandra"))]
+            Self::Keyspace(_) => {}
         }
     }
 }
 
-#[cfg(feature = "postgres")]
-mod schema {
-    //! Dropping a schema: the only statement that a bench sends to a database without the archive.
+#[cfg(any(feature = "postgres", feature = "cassandra"))]
+mod removal {
+    //! Dropping a schema or a keyspace: the only statement that a bench sends to a database without the archive.
 
     use std::{thread, time::Duration};
 
     use anyhow::Context;
+    #[cfg(feature = "postgres")]
     use restante_archive::{PostgresOptions, PostgresUrl};
     use tokio::time::timeout;
 
     /// The time limit of dropping; a longer lock is not of a bench.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Drops the schema and everything in it. Runs in a destructor, so it has a thread and a runtime of its
+    /// Drops something and all in it. Runs in a destructor, so it has a thread and a runtime of its
     /// own, and can only print a failure.
-    pub(super) fn remove(url: &PostgresUrl) {
-        let removed = thread::scope(|scope| scope.spawn(|| remove_now(url)).join());
+    pub(super) fn remove<F>(what: &str, name: &str, drop: impl FnOnce() -> F + Send)
+    where
+        F: Future<Output = anyhow::Result<()>>,
+    {
+        let remove_now = || -> anyhow::Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async { timeout(PATIENCE, drop()).await.context("it took too long")? })
+        };
+        let removed = thread::scope(|scope| scope.spawn(remove_now).join());
         let error = match removed {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("{error:#}"),
             Err(_) => "the thread panicked".to_owned(),
         };
-        eprintln!("warning: schema {} was not removed from the database: {error}", url.schema());
+        eprintln!("warning: {what} {name} was not removed from the database: {error}");
     }
 
-    fn remove_now(url: &PostgresUrl) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { timeout(PATIENCE, drop_schema(url)).await.context("it took too long")? })
-    }
-
-    async fn drop_schema(url: &PostgresUrl) -> anyhow::Result<()> {
+    #[cfg(feature = "postgres")]
+    pub(super) async fn drop_schema(url: &PostgresUrl) -> anyhow::Result<()> {
         let options = PostgresOptions::new(url)?;
         let (client, connection) = options.config.connect(options.connector()?).await?;
         let connection = tokio::spawn(connection);
@@ -244,6 +274,8 @@ mod tests {
             "postgres://me:secret@host/db?sslmode=disable&schema=mine".parse().unwrap();
         let location = Location::of(&choice, Path::new(".")).unwrap();
         assert_eq!(secret_url(&location.url), "postgres://me:secret@host/db?sslmode=disable&schema=mine");
+        let url = "cassandra://me:secret@host/archive?sslmode=disable";
+        assert_eq!(secret_url(&url.parse().unwrap()), url);
         assert!(!location.url.to_string().contains("secret"));
     }
 

@@ -10,14 +10,18 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Trial};
-use restante_archive::{Config, EngineUrl, LogConfig, Opened, PostgresConfig, PostgresUrl, open};
+use libtest_mimic::{Arguments, Conclusion, Trial};
+use restante_archive::{
+    CassandraConfig, Config, EngineUrl, LogConfig, Opened, PostgresConfig, PostgresUrl, open,
+};
 use restante_core::nonzero;
 use restante_disk::testing::run_or_ignore;
 use tokio_postgres::NoTls;
 
+use super::cassandra;
+
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
-const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+pub const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
 /// A trial on PostgreSQL takes two archives at most of a handful of connections each: so many fit into the hundred that a
 /// server allows by default.
 const TRIALS_AT_ONCE_MAX: usize = 8;
@@ -35,11 +39,22 @@ pub enum Engine {
     Postgres,
     /// Partitions of a second, so that every query crosses many.
     PostgresSmall,
+    Cassandra,
+    /// Windows of a second and at most three epochs, so that queries cross several.
+    CassandraSmall,
 }
 
 impl Engine {
-    pub const ALL: [Self; 6] =
-        [Self::Memory, Self::Log, Self::LogSmall, Self::Sqlite, Self::Postgres, Self::PostgresSmall];
+    pub const ALL: [Self; 8] = [
+        Self::Memory,
+        Self::Log,
+        Self::LogSmall,
+        Self::Sqlite,
+        Self::Postgres,
+        Self::PostgresSmall,
+        Self::Cassandra,
+        Self::CassandraSmall,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -49,6 +64,8 @@ impl Engine {
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
             Self::PostgresSmall => "postgres-small",
+            Self::Cassandra => "cassandra",
+            Self::CassandraSmall => "cassandra-small",
         }
     }
 
@@ -61,21 +78,34 @@ impl Engine {
     pub fn has_files(self) -> bool {
         match self {
             Self::Log | Self::LogSmall | Self::Sqlite => true,
-            Self::Memory | Self::Postgres | Self::PostgresSmall => false,
+            Self::Memory | Self::Postgres | Self::PostgresSmall | Self::Cassandra | Self::CassandraSmall => {
+                false
+            }
         }
+    }
+
+    /// Whether it is Cassandra, in whatever shape. Two servers that append the same new message at once may both be answered
+    /// that it was stored, and what is stored into an epoch while it is dropped may not be counted.
+    pub fn is_cassandra(self) -> bool {
+        matches!(self, Self::Cassandra | Self::CassandraSmall)
     }
 
     /// Why it isn't to be had here.
     fn missing(self) -> Option<String> {
-        let (is_built, needs_server) = match self {
-            Self::Memory | Self::Log | Self::LogSmall => (true, false),
-            Self::Sqlite => (cfg!(feature = "sqlite"), false),
-            Self::Postgres | Self::PostgresSmall => (cfg!(feature = "postgres"), true),
+        let (is_built, missing) = match self {
+            Self::Memory | Self::Log | Self::LogSmall => (true, None),
+            Self::Sqlite => (cfg!(feature = "sqlite"), None),
+            Self::Postgres | Self::PostgresSmall => {
+                (cfg!(feature = "postgres"), postgres_url().is_none().then_some(POSTGRES_URL))
+            }
+            Self::Cassandra | Self::CassandraSmall => {
+                (cfg!(feature = "cassandra"), cassandra::nodes().is_none().then_some(cassandra::HOST))
+            }
         };
         if !is_built {
             return Some("this build is without the engine".to_owned());
         }
-        (needs_server && postgres_url().is_none()).then(|| format!("{POSTGRES_URL} is not set"))
+        missing.map(|variable| format!("{variable} is not set"))
     }
 
     /// How RESTANTE_TEST_REQUIRE names it: all its shapes have one name.
@@ -94,6 +124,12 @@ pub fn arguments() -> Arguments {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(cores.min(TRIALS_AT_ONCE_MAX));
     arguments
+}
+
+/// Ends a run: removes what its tests shared.
+pub fn conclude(conclusion: &Conclusion) -> ! {
+    cassandra::drop_keyspaces();
+    conclusion.exit()
 }
 
 /// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
@@ -153,7 +189,15 @@ impl TestArchive {
                 };
             }
             Engine::PostgresSmall => config.postgres.window_seconds = nonzero!(1),
-            Engine::Memory | Engine::Log | Engine::Sqlite | Engine::Postgres => {}
+            Engine::CassandraSmall => {
+                config.cassandra = CassandraConfig {
+                    window_seconds: nonzero!(1),
+                    epoch_seconds: 10,
+                    epochs_max: nonzero!(3),
+                    ..config.cassandra
+                };
+            }
+            Engine::Memory | Engine::Log | Engine::Sqlite | Engine::Postgres | Engine::Cassandra => {}
         }
         Self { engine, config, _folder: folder }
     }
@@ -192,11 +236,15 @@ fn url(engine: Engine, folder: &tempfile::TempDir) -> EngineUrl {
             let schema = format!("t_{:016x}", RandomState::new().hash_one("schema"));
             EngineUrl::Postgres(server.with_schema(&schema).unwrap())
         }
+        Engine::Cassandra | Engine::CassandraSmall => EngineUrl::Cassandra(cassandra::take_keyspace()),
     }
 }
 
 impl Drop for TestArchive {
     fn drop(&mut self) {
+        if let EngineUrl::Cassandra(url) = &self.config.url {
+            cassandra::give_back(url);
+        }
         let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
         // On a thread of its own, because this one may belong to a runtime.
         let dropped = thread::spawn(move || drop_schema(&url)).join();

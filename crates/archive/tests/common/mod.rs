@@ -6,6 +6,7 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+pub mod cassandra;
 pub mod engines;
 
 use restante_archive::{Archive, Message, Page, Query, Walk};

@@ -50,7 +50,7 @@ impl Cell {
         common: &CommonArgs,
     ) -> anyhow::Result<Outcome> {
         // A database writes in other processes, and perhaps on another disk.
-        let is_local = !matches!(store.config.url, EngineUrl::Postgres(_));
+        let is_local = !matches!(store.config.url, EngineUrl::Postgres(_) | EngineUrl::Cassandra(_));
         let written = || is_local.then(bytes_written).flatten();
         let device = || is_local.then(|| device_bytes_written(&store.location.folder)).flatten();
         let (written_before, device_before) = (written(), device());

@@ -148,7 +148,7 @@ fn probed_folder(store: &Store, parent: &Path) -> PathBuf {
         EngineUrl::Log(_) | EngineUrl::Sqlite(_) => {
             store.location.folder.parent().unwrap_or(parent).to_owned()
         }
-        EngineUrl::Postgres(_) | EngineUrl::Memory => parent.to_owned(),
+        EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => parent.to_owned(),
     }
 }
 

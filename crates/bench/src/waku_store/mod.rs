@@ -114,7 +114,8 @@ impl StoreArgs {
             }
             let is_shared = matches!(
                 choice,
-                EngineChoice::Fresh(FreshEngine::Postgres) | EngineChoice::At(EngineUrl::Postgres(_))
+                EngineChoice::Fresh(FreshEngine::Postgres)
+                    | EngineChoice::At(EngineUrl::Postgres(_) | EngineUrl::Cassandra(_))
             );
             ensure!(
                 self.servers == 1 || is_shared,

@@ -2,7 +2,9 @@
 
 use std::{num::NonZero, path::PathBuf};
 
-use restante_archive::{EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig};
+use restante_archive::{
+    CassandraConfig, EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig,
+};
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,7 @@ pub(crate) struct Archive {
     pub(crate) log: LogConfig,
     pub(crate) sqlite: SqliteConfig,
     pub(crate) postgres: ArchivePostgres,
+    pub(crate) cassandra: ArchiveCassandra,
     /// With an empty folder for `spool` below the data folder, and 0 bytes for no spool.
     pub(crate) spool: SpoolConfig,
 }
@@ -36,6 +39,15 @@ pub(crate) struct ArchivePostgres {
     pub(crate) engine: PostgresConfig,
 }
 
+/// The settings of Cassandra.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ArchiveCassandra {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    #[serde(flatten)]
+    pub(crate) engine: CassandraConfig,
+}
+
 impl Default for Archive {
     fn default() -> Self {
         Self {
@@ -46,6 +58,7 @@ impl Default for Archive {
             log: LogConfig::default(),
             sqlite: SqliteConfig::default(),
             postgres: ArchivePostgres::default(),
+            cassandra: ArchiveCassandra::default(),
             spool: SpoolConfig::new(""),
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct ArchiveFlags {
 /// Where the archive is.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct ArchiveFlag {
-    /// Use this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or memory:
+    /// Use this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database>, cassandra://<host>/<keyspace> or memory:
     /// [default: log:<data>/archive]
     #[arg(long, value_name = "URL", alias = "store-message-db-url")]
     archive: Option<String>,

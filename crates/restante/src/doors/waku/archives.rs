@@ -8,7 +8,12 @@ use restante_archive::{EngineUrl, Metrics, Opened, Upkeep};
 use restante_backup::{ArchiveFiles, Store};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{backups, clock, commands::backup::is_used, config::Config, secrets};
+use crate::{
+    backups, clock,
+    commands::backup::is_used,
+    config::{ArchiveSection, Config},
+    secrets,
+};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
@@ -31,14 +36,13 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
         backups::check_not_halfway(config)?;
     }
     let archive = &config.archive;
-    let password_file = &archive.postgres.password_file;
-    let url = with_password(config.archive_url(), password_file)?;
+    let url = with_password(config.archive_url(), archive)?;
     let (mut spool, mut tandem) = (None, None);
     if access == Access::Serve {
         spool = config.spool();
         tandem = config.tandem();
         if let Some(tandem) = &mut tandem {
-            tandem.url = with_password(tandem.url.clone(), password_file)?;
+            tandem.url = with_password(tandem.url.clone(), archive)?;
         }
     }
     open_with(restante_archive::Config {
@@ -47,6 +51,7 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
         log: archive.log,
         sqlite: archive.sqlite,
         postgres: archive.postgres.engine,
+        cassandra: archive.cassandra.engine,
         spool,
         tandem,
         metrics,
@@ -106,13 +111,25 @@ fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
     match url {
         EngineUrl::Log(folder) => is_used(folder),
         EngineUrl::Sqlite(file) => Ok(file.exists()),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
+        EngineUrl::Postgres(_) | EngineUrl::Cassandra(_) | EngineUrl::Memory => Ok(true),
     }
 }
 
-/// The place of a database with the password from a file, unless it has one of its own. Without either the engine looks into
-/// the environment.
-fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
+/// The place of a database with the password from the file of its engine, unless it has one of its own.
+fn with_password(url: EngineUrl, settings: &ArchiveSection) -> anyhow::Result<EngineUrl> {
+    match url {
+        EngineUrl::Cassandra(place) => {
+            let file = &settings.cassandra.password_file;
+            let is_beside = !file.as_os_str().is_empty();
+            let place = if is_beside { place.with_password(secrets::read("password", file)?) } else { place };
+            Ok(EngineUrl::Cassandra(place))
+        }
+        url => with_postgres_password(url, &settings.postgres.password_file),
+    }
+}
+
+/// Without a password in either the engine looks into the environment.
+fn with_postgres_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
     let EngineUrl::Postgres(place) = &url else { return Ok(url) };
     let has_own = place.to_string().contains(HIDDEN_PASSWORD);
     if has_own || file.as_os_str().is_empty() {
@@ -138,7 +155,7 @@ mod tests {
     use super::*;
 
     fn connection(url: &str, file: &Path) -> String {
-        match with_password(url.parse().unwrap(), file).unwrap() {
+        match with_postgres_password(url.parse().unwrap(), file).unwrap() {
             EngineUrl::Postgres(place) => place.connection().to_owned(),
             other => panic!("{other} is no database"),
         }
@@ -157,9 +174,9 @@ mod tests {
         assert_eq!(connection("postgres://me@db/x", Path::new("")), "postgres://me@db/x");
 
         let url: EngineUrl = url.parse().unwrap();
-        let shown = with_password(url, &file).unwrap().to_string();
+        let shown = with_postgres_password(url, &file).unwrap().to_string();
         assert!(!shown.contains("%26") && shown.contains("schema=other"), "{shown}");
-        let memory = with_password(EngineUrl::Memory, &file).unwrap();
+        let memory = with_postgres_password(EngineUrl::Memory, &file).unwrap();
         assert_eq!(memory, EngineUrl::Memory);
     }
 
@@ -168,9 +185,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         let url = || "postgres://me@db/x".parse().unwrap();
-        let missing = with_password(url(), &file).unwrap_err().to_string();
+        let missing = with_postgres_password(url(), &file).unwrap_err().to_string();
         assert!(missing.starts_with("can't read the password in"), "{missing}");
         std::fs::write(&file, "\n").unwrap();
-        assert!(with_password(url(), &file).unwrap_err().to_string().ends_with("it is empty"));
+        assert!(with_postgres_password(url(), &file).unwrap_err().to_string().ends_with("it is empty"));
     }
 }

@@ -29,8 +29,9 @@ impl Config {
     pub(crate) fn spool(&self) -> Option<SpoolConfig> {
         let spool = self.spool_in("archive");
         let is_asked_for = !self.archive.spool.folder.as_os_str().is_empty();
-        let is_wanted =
-            matches!(self.archive_url(), EngineUrl::Postgres(_)) || is_asked_for || spool.has_content();
+        let is_wanted = matches!(self.archive_url(), EngineUrl::Postgres(_) | EngineUrl::Cassandra(_))
+            || is_asked_for
+            || spool.has_content();
         (is_wanted && spool.bytes_max > 0).then_some(spool)
     }
 
@@ -142,12 +143,20 @@ impl DoorSettings for WakuSpec {
 }
 
 fn check_password(config: &Config, findings: &mut Findings) {
-    let is_postgres = |url: &EngineUrl| matches!(url, EngineUrl::Postgres(_));
-    let needs_password =
-        is_postgres(&config.archive_url()) || config.archive.tandem.as_ref().is_some_and(is_postgres);
-    let file = &config.archive.postgres.password_file;
-    if needs_password && !file.as_os_str().is_empty() {
-        findings.note("archive.postgres.password_file", secrets::read("password", file));
+    let archive = &config.archive;
+    let is_used = |engine: &str| {
+        [Some(&config.archive_url()), archive.tandem.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|url| url.engine() == engine)
+    };
+    for (engine, key, file) in [
+        ("postgres", "archive.postgres.password_file", &archive.postgres.password_file),
+        ("cassandra", "archive.cassandra.password_file", &archive.cassandra.password_file),
+    ] {
+        if is_used(engine) && !file.as_os_str().is_empty() {
+            findings.note(key, secrets::read("password", file));
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct CompareFlags {
-    /// The first archive: log:<folder>, sqlite:<file> or postgres://<user>@<host>/<database>
+    /// The first archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or cassandra://<host>/<keyspace>
     #[arg(value_name = "A")]
     a: EngineUrl,
     /// The second one

@@ -21,7 +21,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct CopyFlags {
-    /// Copy from this archive: log:<folder>, sqlite:<file> or postgres://<user>@<host>/<database>
+    /// Copy from this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or cassandra://<host>/<keyspace>
     #[arg(value_name = "FROM")]
     from: EngineUrl,
     /// Copy to this one, which is created if missing; no server may be running on a log archive
