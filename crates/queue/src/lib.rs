@@ -5,7 +5,7 @@
 //! that runs on every engine: see `tests/conformance`.
 //!
 //! What is published may be lost, as when a broker is wiped, and may arrive twice. So an item only hints at something to do, which is
-//! kept elsewhere: whoever receives an item claims the work where it is kept, and what was lost is found there by a sweep. An
+//! kept elsewhere: a server that receives an item claims the work where it is kept, and what was lost is found there by a sweep. An
 //! announcement only says that something is worth reading now.
 //!
 //! ```

@@ -60,7 +60,7 @@ async fn a_wiped_queue_is_made_anew(subject: &TestQueue) {
     };
     let names = ["work", "work-dead", "dealer"].map(|name| format!("{}-{name}", subject.prefix));
     wipe(&subject.engine.url().unwrap(), &names).await;
-    // Whoever deals out work sees by the number that what was published may be lost.
+    // The number says that what was published before may be lost.
     until("it deals anew", async || {
         matches!(server.work.dealer(), Dealer::ThisServer(_)) && server.work.dealer() != before
     })

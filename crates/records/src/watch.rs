@@ -47,8 +47,8 @@ pub struct PeerCommit {
     pub position: Position,
 }
 
-/// For engines that look for the commits of other servers at intervals: whoever passes the commits of each server to the others lets them be
-/// announced at once. What is not passed is found by the next look.
+/// For engines that look for the commits of other servers at intervals: when the commits of each server are passed to the others by other
+/// means, they are announced at once. What is not passed is found by the next look.
 pub trait Peers: Send + Sync + 'static {
     /// The commits of this server from now on.
     fn commits(&self) -> PeerCommits;

@@ -1,8 +1,7 @@
 //! RabbitMQ 3.10 or later.
 //!
 //! - [`address`]: how a connection is made. [`topology`]: the queues.
-//! - [`link`]: the connections of the queue of work, and the task that makes new ones. [`dead`]: dead items.
-//! - [`fanout`]: announcements.
+//! - [`link`]: the connections of the queue of work, and the task that makes new ones. [`dead`]: dead items. [`fanout`]: announcements.
 //!
 //! `docs/design/queue.md` has the reasons.
 

@@ -125,9 +125,8 @@ impl DoorSpec for MailSpec {
         let filter = checking::open_filter(config)?;
         let learning = checking::learning(filter.as_ref());
         let queue = ServerQueue::open(config, &stores.records, &metrics.queue).await?;
-        let of_servers = (queue.work(), learning);
-        let sending =
-            open_sending(shared, &stores, &directory, &mail, &journal, of_servers, &metrics).await?;
+        let outside = Outside { work: queue.work(), learning };
+        let sending = open_sending(shared, &stores, &directory, &mail, &journal, outside, &metrics).await?;
         let quarantine = open_quarantine(shared, &stores, &sending, &metrics);
         let reporting = ReportingParts {
             config,
@@ -240,6 +239,12 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
     Ok(Stores { records, blobs, removing: shared.removing.clone() })
 }
 
+/// Other programs that sending works with, where there are any.
+struct Outside {
+    work: Option<Arc<dyn Work>>,
+    learning: Option<Arc<dyn Filter>>,
+}
+
 /// Opens what mail is sent with.
 async fn open_sending(
     shared: &Shared,
@@ -247,7 +252,7 @@ async fn open_sending(
     directory: &Directory,
     mail: &Mail,
     journal: &Option<DeliveryJournal>,
-    (work, learning): (Option<Arc<dyn Work>>, Option<Arc<dyn Filter>>),
+    Outside { work, learning }: Outside,
     metrics: &RoleMetrics,
 ) -> anyhow::Result<Sending> {
     let (config, clock) = (&shared.effective.config, shared.clock.clone());
