@@ -32,6 +32,7 @@ macro_rules! promises {
 fn main() {
     let promises = promises![
         a_row_without_a_value_is_no_message,
+        duplicates_are_known_among_many_others,
         the_first_body_stays,
         keys_without_a_message_are_skipped,
         damage_is_found_and_keys_are_made_anew,
@@ -151,6 +152,23 @@ async fn a_row_without_a_value_is_no_message(place: Arc<TestArchive>) {
 /// The partition of a window of a second.
 fn window_part(window: u64) -> String {
     format!("0x00{:016x}", window ^ (1 << 63))
+}
+
+/// A lookup reads the rows from the first to the last message, and behind a bounded number of others each by its key.
+async fn duplicates_are_known_among_many_others(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let messages: Vec<Message> = (0..800).map(|n| message(n * 1_000_000, 1, "a")).collect();
+    let (new, old): (Vec<_>, Vec<_>) = messages.iter().cloned().enumerate().partition(|(n, _)| n % 7 == 3);
+    opened.archive.append(old.into_iter().map(|(_, message)| message).collect()).await.unwrap();
+    let sparse: Vec<usize> = (0..800).filter(|n| n % 5 == 3).collect();
+    let batch = sparse.iter().map(|n| messages[*n].clone()).collect();
+    let expected: Vec<Appended> =
+        sparse.iter().map(|n| if n % 7 == 3 { Appended::Stored } else { Appended::Duplicate }).collect();
+    assert_eq!(opened.archive.append(batch).await.unwrap(), expected);
+    let rest: Vec<Message> = new.into_iter().map(|(_, message)| message).collect();
+    let stored = opened.archive.append(rest).await.unwrap();
+    assert_eq!(stored.iter().filter(|answer| **answer == Appended::Stored).count(), 114 - 23);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
 }
 
 /// Also when it is long, and another server appends the other one.

@@ -30,6 +30,8 @@ use crate::{
 const GROUP: GroupLimit = GroupLimit { messages: 2_000, bytes: 4 << 20 };
 /// Keys of one lookup.
 pub(super) const LOOKUP_KEYS: usize = 100;
+/// Rows of other messages that a lookup reads.
+const LOOKUP_OTHERS: usize = 100;
 /// Rows and bytes of one write.
 const WRITE_ROWS: usize = 100;
 const WRITE_BYTES: usize = 256 << 10;
@@ -248,30 +250,53 @@ fn windows_of<'a, 'b>(entries: &[&'b Entry<'a>]) -> BTreeMap<(EpochId, i64), Vec
 }
 
 /// Which of the messages are there.
-///
-/// Their values are read although they aren't used. An interrupted append may have reached one node only; reading the
-/// value writes it to a quorum before the read returns (read repair writes the columns that are read, and no others), so that
-/// a message that is reported as a duplicate is as durable as one that is stored.
 async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, RandomState>, Error> {
     let pending: Vec<&Entry<'_>> = entries.iter().filter(|entry| !entry.is_done()).collect();
-    let mut requests = Vec::new();
-    for ((epoch, window), entries) in windows_of(&pending) {
-        let keys: Vec<BoundKey<'_>> = entries.iter().map(|entry| entry.row_key()).collect();
-        for keys in keys.chunks(LOOKUP_KEYS) {
-            requests.push((epoch, schema::window_part(window), keys.to_vec()));
-        }
-    }
-    let found: Vec<_> = requests
-        .into_iter()
-        .map(|(epoch, part, keys)| async move {
-            let rows: Result<Vec<ValueRow>, Error> =
-                shared.database.read("look for duplicates", Statement::Rows(epoch), (part, keys)).await;
-            rows
-        })
-        .collect();
-    let found: Vec<Vec<_>> = stream::iter(found).buffer_unordered(REQUESTS).try_collect().await?;
+    let windows = windows_of(&pending);
+    let chunks = windows.iter().flat_map(|((epoch, window), entries)| {
+        entries.chunks(LOOKUP_KEYS).map(|entries| (*epoch, schema::window_part(*window), entries))
+    });
+    let lookups: Vec<_> =
+        chunks.map(|(epoch, part, entries)| look_up_some(shared, epoch, part, entries)).collect();
+    let found: Vec<Vec<ValueRow>> = stream::iter(lookups).buffer_unordered(REQUESTS).try_collect().await?;
     let found = found.into_iter().flatten().filter(|(_, _, value)| value.is_some());
     Ok(found.filter_map(|(timestamp, hash, _)| key_of(timestamp, &hash)).collect())
+}
+
+/// The rows of some messages of a window, which are in order, and of some others between them.
+///
+/// New messages are mostly the newest ones, so a slice from the first to the last of them has few rows or none, and costs a node much
+/// less than a search for each. The keys behind a slice that was cut are searched for.
+///
+/// Values are read although they aren't used. An interrupted append may have reached one node only; reading the
+/// value writes it to a quorum before the read returns (read repair writes the columns that are read, and no others), so that
+/// a message that is reported as a duplicate is as durable as one that is stored.
+async fn look_up_some(
+    shared: &Shared,
+    epoch: EpochId,
+    part: Vec<u8>,
+    entries: &[&Entry<'_>],
+) -> Result<Vec<ValueRow>, Error> {
+    let what = "look for duplicates";
+    let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(Vec::new()) };
+    let (first, _) = first.row_key();
+    let (last, hash) = last.row_key();
+    let behind_last = [hash, &[0]].concat();
+    let rows_max = entries.len() + LOOKUP_OTHERS;
+    let before_first: &[u8] = &[];
+    let values = (part.as_slice(), first, before_first, last, behind_last.as_slice(), rows_max as i32);
+    let mut rows: Vec<ValueRow> = shared.database.read(what, Statement::Forward(epoch), values).await?;
+    let cut = rows.last().filter(|_| rows.len() >= rows_max);
+    if let Some((timestamp, hash, _)) = cut {
+        let is_behind = |key: &BoundKey<'_>| *key > (*timestamp, hash.as_slice());
+        let keys: Vec<BoundKey<'_>> = entries.iter().map(|entry| entry.row_key()).filter(is_behind).collect();
+        if !keys.is_empty() {
+            let others: Vec<ValueRow> =
+                shared.database.read(what, Statement::Rows(epoch), (part, keys)).await?;
+            rows.extend(others);
+        }
+    }
+    Ok(rows)
 }
 
 /// The key of a row; `None` for a row that isn't ours.
