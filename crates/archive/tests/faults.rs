@@ -222,8 +222,9 @@ async fn a_database_that_does_not_answer_is_unavailable_until_it_does(place: Arc
     append_in_the_end(&*opened.archive, &batch(0)).await;
     for (number, direction) in (1..).zip(BOTH) {
         proxy.silence(direction);
+        let query = Query::default();
         let (appended, found) =
-            tokio::join!(opened.archive.append(batch(number)), opened.archive.query(&Query::default()));
+            tokio::join!(opened.archive.append(batch(number)), opened.archive.query(&query));
         assert_eq!(appended.unwrap_err().kind(), ErrorKind::Unavailable);
         assert_eq!(found.unwrap_err().kind(), ErrorKind::Unavailable);
         assert!(opened.upkeep.health().problem.is_some(), "it is noticed");
