@@ -222,13 +222,17 @@ fn with_defaults(config: &mut tokio_postgres::Config) {
     }
 }
 
+/// An open transaction that waits for its next statement for so long is ended by the server, which may not notice that its client is
+/// gone: its locks stop all others.
+const IDLE_TIMEOUT_MS: u64 = 20_000;
+
 /// The first statements of each connection: its application name and time-outs.
 fn session(url: &PostgresUrl, statement_timeout_ms: u64, is_writer: bool) -> String {
     let read_only = if is_writer { "off" } else { "on" };
     format!(
         "SET search_path = \"{}\"; SET synchronous_commit = on; SET statement_timeout = {statement_timeout_ms}; \
          SET lock_timeout = {statement_timeout_ms}; SET default_transaction_read_only = {read_only}; \
-         SET client_min_messages = warning; {PLANNER}",
+         SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT_MS}; SET client_min_messages = warning; {PLANNER}",
         url.schema()
     )
 }
