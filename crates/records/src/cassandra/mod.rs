@@ -57,8 +57,8 @@ use self::{
 use crate::{
     AccountId, CassandraUrl, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count,
     Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Opened, Page, PeerCommit, PeerCommits, Peers,
-    Position, Query, Record, RecordKey, Records, Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep,
-    Watch, map::announce::Announcements, validate,
+    Position, Query, Record, RecordKey, Records, Referenced, Report, Revision, Schema, States, Stats,
+    Touched, Upkeep, Watch, map::announce::Announcements, validate,
 };
 
 /// Opens the records of a keyspace, and makes their tables when they aren't there.
