@@ -149,7 +149,8 @@ impl TestServer {
         Self::open(config, MailConfig::default(), None).await
     }
 
-    /// A server in memory whatever the environment names, for tests that stop the runtime's time.
+    /// A server in memory whatever the environment names, for tests that stop the runtime's time, or for which a request must
+    /// arrive before another one.
     pub(crate) async fn in_memory(config: JmapConfig) -> Self {
         let clock = new_clock();
         let stores = Stores::in_memory(schema(), clock.clone()).await;

@@ -67,8 +67,8 @@ async fn q5_a_too_long_upload_is_refused_whether_announced_or_not() {
 
 #[tokio::test]
 async fn q5_too_many_uploads_at_once_are_refused() {
-    let server =
-        TestServer::with(JmapConfig { uploads_per_user_max: nonzero!(1), ..JmapConfig::default() }).await;
+    let config = JmapConfig { uploads_per_user_max: nonzero!(1), ..JmapConfig::default() };
+    let server = TestServer::in_memory(config).await;
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     let waiting = stream::once(async move {
         let _ = receiver.await;

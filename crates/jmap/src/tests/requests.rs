@@ -96,7 +96,7 @@ async fn q5_limits_of_a_request_are_named() {
         request_wait_ms: 0,
         ..JmapConfig::default()
     };
-    let server = TestServer::with(config).await;
+    let server = TestServer::in_memory(config).await;
     let limit = |name: &str| (400, "limit".to_owned(), json!(name));
     let long = json!({"using": [CORE], "methodCalls": [["Core/echo", {"x": "x".repeat(1_000)}, "c"]]});
     assert_eq!(problem(&server, long.to_string()).await, limit("maxSizeRequest"));
@@ -133,7 +133,7 @@ async fn q5_a_request_waits_for_another_of_its_user() {
         request_wait_ms: 3_600_000,
         ..JmapConfig::default()
     };
-    let server = TestServer::with(config).await;
+    let server = TestServer::in_memory(config).await;
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     let body = futures_util::stream::once(async move {
         let _ = receiver.await;
