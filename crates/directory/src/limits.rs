@@ -16,7 +16,7 @@ use crate::DirectoryConfig;
 const BUCKETS_MAX: usize = 65_536;
 
 /// How many failures are left, by address and by account. A log-in takes one of each before its password is checked, so that many
-/// at once don't guess more, and gives them back when the password was right.
+/// at once don't guess more, and gives them back when the password was right. One by token takes a failure when it has failed.
 pub(crate) struct Failures {
     hasher: RandomState,
     per_ip: Mutex<Buckets>,

@@ -318,13 +318,13 @@ impl Directory {
 
     async fn check_token_uncounted(&self, ip: IpAddr, token: &str) -> Result<Arc<Login>, LoginError> {
         let attempt = self.0.failures.attempt(ip, None);
-        self.0.failures.take(attempt, self.store().now())?;
-        let found = self.find_token(token).await;
-        let found = found.inspect_err(|_| self.0.failures.give_back(attempt))?;
+        self.0.failures.check(attempt, self.store().now())?;
+        let found = self.find_token(token).await?;
         let Some((account, token)) = found.filter(|(account, _)| account.head.state == State::Active) else {
+            // Counted only now, unlike a password: nobody guesses a token, and a client's connections log in at once.
+            self.0.failures.take(attempt, self.store().now())?;
             return Err(LoginError::Refused);
         };
-        self.0.failures.give_back(attempt);
         self.0.remembered.note((account.shard, account.id), account.head.account, account.revision);
         Ok(Arc::new(login_of(&account.entry, token.credential(), Some(&token))))
     }

@@ -240,9 +240,6 @@ impl MailServer {
         let mut variables = vec![
             // All connections of a load are of one user.
             ("RESTANTE_JMAP__REQUESTS_PER_USER_MAX", "128".to_owned()),
-            // They come from one address and log in at once; a log-in counts as failed until it is found to be right, which takes a database
-            // some milliseconds.
-            ("RESTANTE_DIRECTORY__FAILURES_PER_IP_MAX", "1000".to_owned()),
             // The metrics are asked for where REST is.
             ("RESTANTE_OPERATE__LISTEN", String::new()),
         ];
