@@ -362,7 +362,7 @@ impl TestServer {
 /// The policy that it serves.
 pub(crate) const MTA_STS_POLICY: &str = "version: STSv1\r\nmode: testing\r\n";
 
-fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
+pub(crate) fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
     JmapParts {
         mail: mail.clone(),
         search: None,

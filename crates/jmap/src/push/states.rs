@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use restante_core::Error;
 use restante_mail::{account, email, identity, mailbox, submission, thread, vacation};
-use restante_records::{AccountId, Get, Query, Revision};
+use restante_records::{AccountId, Get, Query, Records, Revision};
 
 use crate::{
     JmapParts,
@@ -51,20 +51,30 @@ impl Read {
     }
 }
 
-/// Reads the states of an account.
+/// Reads the states of an account. That of EmailDelivery is never newer than that of Email: what a delivery changes is pushed together.
 pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error> {
     let records = parts.mail.records();
-    let states = records.states(of).await?;
+    let mut states = records.states(of).await?;
+    let delivered = delivered(records.as_ref(), of).await?;
+    if delivered > states.revision {
+        // It was delivered between the two reads.
+        states = records.states(of).await?;
+    }
     let kinds = [mailbox::KIND, thread::KIND, email::KIND, identity::KIND, account::KIND];
     let [mailboxes, threads, emails, identities, used] = kinds.map(|kind| states.of(kind).0);
     let [submissions, vacations] = [submission::KIND, vacation::KIND].map(|kind| states.of(kind).0);
     let QuotaState(quota) = QuotaState::new(Revision(used), parts.directory.quota_of(of).await?);
+    let all =
+        TypeStates([mailboxes, threads, emails, delivered.0, identities, quota, submissions, vacations]);
+    Ok(Read { revision: states.revision, states: all })
+}
+
+/// The revision of the last commit that added an email.
+async fn delivered(records: &dyn Records, of: AccountId) -> Result<Revision, Error> {
     let found = records.query(of, &Query::new(account::KIND, account::ALL).limit(1)).await?;
     let found = records.get(of, &Get::small(account::KIND, found.ids)).await?;
     let found = found.into_iter().flatten().next();
-    let delivered = found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default();
-    let all = TypeStates([mailboxes, threads, emails, delivered, identities, quota, submissions, vacations]);
-    Ok(Read { revision: states.revision, states: all })
+    Ok(Revision(found.and_then(|record| number(&record, account::DELIVERED)).unwrap_or_default()))
 }
 
 /// A set of types, by their place in [`ALL_TYPES`].
@@ -186,7 +196,86 @@ impl TypeStates {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use restante_records::{Changes, ChangesSince, Commit, Committed, Count, Page, Record, States, Watch};
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::{JmapConfig, testing};
+
+    /// Records whose next query waits until something else has happened.
+    struct Interrupted {
+        inner: Arc<dyn Records>,
+        next_query: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
+    }
+
+    #[async_trait]
+    impl Records for Interrupted {
+        async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+            self.inner.commit(account, commit).await
+        }
+
+        async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+            self.inner.get(account, get).await
+        }
+
+        async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+            let interrupted = self.next_query.lock().unwrap().take();
+            if let Some((begun, happened)) = interrupted {
+                begun.send(()).unwrap();
+                happened.await.unwrap();
+            }
+            self.inner.query(account, query).await
+        }
+
+        async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+            self.inner.count(account, query).await
+        }
+
+        async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+            self.inner.changes(account, since).await
+        }
+
+        async fn states(&self, account: AccountId) -> Result<States, Error> {
+            self.inner.states(account).await
+        }
+
+        fn watch(&self) -> Watch {
+            self.inner.watch()
+        }
+    }
+
+    #[tokio::test]
+    async fn p1_the_state_of_deliveries_is_never_newer_than_that_of_emails() {
+        let mut interrupted = None;
+        let wrap = |inner: Arc<dyn Records>| {
+            let records = Arc::new(Interrupted { inner, next_query: Mutex::default() });
+            interrupted = Some(records.clone());
+            records as Arc<dyn Records>
+        };
+        let server = testing::TestServer::with_records(JmapConfig::default(), wrap).await;
+        let interrupted = interrupted.unwrap();
+        let parts = testing::parts(&server.mail, &server.directory);
+        let account = server.alice.account;
+        server.deliver("From: a@b.example\nSubject: one\n\nhello\n").await;
+        let before = read(&parts, account).await.unwrap();
+
+        let ((begun, begins), (happened, happens)) = (oneshot::channel(), oneshot::channel());
+        *interrupted.next_query.lock().unwrap() = Some((begun, happens));
+        let delivered = async {
+            begins.await.unwrap();
+            server.deliver("From: a@b.example\nSubject: two\n\nhello\n").await;
+            happened.send(()).unwrap();
+        };
+        let (read, ()) = tokio::join!(read(&parts, account), delivered);
+        let (read, seen) = (read.unwrap(), Some(before.states));
+        let types = Types::of(["Email", "EmailDelivery"]);
+        let changed: Vec<&str> = read.states.changed(seen, types).map(|(name, _)| name).collect();
+        assert_eq!(changed, ["Email", "EmailDelivery"]);
+        assert_eq!(read.revision, server.records.records.states(account).await.unwrap().revision);
+    }
 
     fn visible() -> Visible {
         Visible(vec![

@@ -51,7 +51,6 @@ impl Records for Interrupting {
     }
 
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        eprintln!("query {:?} {:?}", query.kind, query.index);
         match self.take() {
             Copy::OfEmail(id) if query.kind == email::KIND => {
                 let found = self.inner.get(account, &Get::whole(email::KIND, vec![id])).await?;
