@@ -29,7 +29,7 @@ pub(crate) const NAME: &str = "indexer";
 
 /// How long commits are gathered before they are indexed. The index has them some seconds after that, and the newest emails are matched
 /// directly until then. A busy server would look at the feed for each email otherwise, which costs as much as the email.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(500);
 
 /// The wait after a series that wrote nothing. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);

@@ -158,6 +158,9 @@ impl Blobs for FilesEngine {
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+        if let Some(source) = read::cached(&self.shared, id, &range) {
+            return Ok(source);
+        }
         let shared = self.shared.clone();
         blocking(move || read::open(&shared, id, range)).await
     }

@@ -24,6 +24,8 @@ use crate::{
 
 /// The error for an unreadable sector, on Linux and elsewhere.
 const EIO: i32 = 5;
+/// Of longer records the hash takes too long for a thread that has other work.
+const CACHED_BYTES_MAX: u64 = 64 << 10;
 /// How often a blob is looked up again because it was moved to another pack.
 const MOVES_MAX: usize = 16;
 
@@ -42,6 +44,37 @@ pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Resul
             Ok(Box::new(FileSource { shared: shared.clone(), reading: Some(Reading { parts, range, hash }) }))
         }
     }
+}
+
+/// The same of a short blob whose bytes the system has in memory, without a wait for the disk and without a thread that waits for it: most
+/// messages are read soon after they came. `None` for any other blob, and whenever something is wrong: [`open`] says what.
+pub(super) fn cached(shared: &Shared, id: BlobId, range: &Range<u64>) -> Option<Box<dyn Source>> {
+    check_range(range).ok()?;
+    let entry = shared.find(id).ok()??;
+    let Location::Pack { number, offset } = entry.location else { return None };
+    if entry.record_bytes() > CACHED_BYTES_MAX {
+        return None;
+    }
+    let file = shared.opened_pack(number)?;
+    let mut record = vec![0; entry.record_bytes() as usize];
+    let read = read_cached(&file, &mut record, offset)?;
+    let bytes = record_bytes(record, read, id, &entry).ok()?;
+    let range = clip(range, entry.bytes);
+    let is_whole = range == (0..entry.bytes);
+    (!is_whole || id_of(&bytes) == id)
+        .then(|| Box::new(bytes.slice(range.start as usize..range.end as usize)) as Box<dyn Source>)
+}
+
+/// Reads what the system has in memory; `None` when it would have to wait for the disk, or can't say.
+#[cfg(target_os = "linux")]
+fn read_cached(file: &File, buffer: &mut [u8], offset: u64) -> Option<usize> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    preadv2(file, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read_cached(_: &File, _: &mut [u8], _: u64) -> Option<usize> {
+    None
 }
 
 /// The row of a blob that exists but is damaged. It is read as a whole, so it should be short.
@@ -101,6 +134,11 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
 fn read_packed(file: &File, offset: u64, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
     let mut record = vec![0; entry.record_bytes() as usize];
     let read = read_at_most(file, &mut record, offset).map_err(|error| unreadable(id, error))?;
+    record_bytes(record, read, id, entry)
+}
+
+/// The bytes of a blob in a record of which so many bytes were read.
+fn record_bytes(record: Vec<u8>, read: usize, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
     let header = RecordHeader::read(&record).filter(|header| header.id == id);
     let bytes = Bytes::from(record).slice(RECORD_HEADER_BYTES..);
     let is_sound = read as u64 == entry.record_bytes() && header.is_some_and(|header| header.fits(&bytes));

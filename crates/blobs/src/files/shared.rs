@@ -185,6 +185,11 @@ impl Shared {
         Ok(file)
     }
 
+    /// A pack that is open.
+    pub(super) fn opened_pack(&self, number: u64) -> Option<Arc<File>> {
+        self.packs.lock().get(&number).cloned()
+    }
+
     /// Closes a removed pack.
     pub(super) fn forget_pack(&self, number: u64) {
         self.packs.lock().remove(&number);

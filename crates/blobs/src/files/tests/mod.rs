@@ -91,3 +91,37 @@ fn copy_folder(from: &Path, to: &Path, keeps: &dyn Fn(&str) -> bool) {
         }
     }
 }
+
+/// Whether reads without waiting for the disk work here: some file systems have none.
+#[cfg(target_os = "linux")]
+fn reads_without_waiting(folder: &Path) -> bool {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    let path = folder.join("probe");
+    std::fs::write(&path, b"probe").unwrap();
+    let mut bytes = [0; 5];
+    let mut buffers = [std::io::IoSliceMut::new(&mut bytes)];
+    preadv2(std::fs::File::open(path).unwrap(), &mut buffers, 0, ReadWriteFlags::NOWAIT).is_ok()
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn what_the_system_has_in_memory_is_read_without_another_thread_unless_it_is_damaged() {
+    use futures_util::FutureExt;
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open_folder(folder.path());
+    let ids = [put(&opened, &blob(1, 500)).await, put(&opened, &blob(2, 500)).await];
+    assert_eq!(read_all(opened.blobs.as_ref(), ids[0]).await.unwrap(), blob(1, 500));
+    let read_now = |n: usize| read_all(opened.blobs.as_ref(), ids[n]).now_or_never();
+    if reads_without_waiting(folder.path()) {
+        assert_eq!(read_now(0).expect("it is read at once").unwrap(), blob(1, 500));
+        let part = read(opened.blobs.as_ref(), ids[1], 100..200).now_or_never();
+        assert_eq!(part.expect("it is read at once").unwrap(), blob(2, 500)[100..200]);
+    }
+    let pack = folder.path().join("packs").read_dir().unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&pack).unwrap();
+    let at = bytes.windows(500).position(|window| window == blob(2, 500)).unwrap();
+    bytes[at + 7] ^= 1;
+    std::fs::write(&pack, bytes).unwrap();
+    let damaged = read_all(opened.blobs.as_ref(), ids[1]).await.unwrap_err();
+    assert_eq!(damaged.kind(), restante_core::ErrorKind::Corrupt);
+}
