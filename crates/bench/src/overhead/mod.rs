@@ -34,7 +34,7 @@ use pairs::{Bound, Load, Plan, Row, Subject, alternate};
 const CLEAN_UP_MAX: Duration = Duration::from_secs(120);
 /// What a quick run does: pairs, milliseconds of a side, and what is stored before pages are read.
 const QUICK_PAIRS: u64 = 1;
-const QUICK_SPAN: Duration = Duration::from_millis(150);
+const QUICK_SPAN: Duration = Duration::from_millis(600);
 const QUICK_STORED: u64 = 2_000;
 /// The most that is stored.
 const STORED_MAX: u64 = 100_000_000;

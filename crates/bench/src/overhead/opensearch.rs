@@ -28,6 +28,7 @@ use crate::{
     measure::{median, ms},
     progress,
     random::Random,
+    report::number,
 };
 
 const NAME: &str = "opensearch";
@@ -136,7 +137,7 @@ impl Opensearch {
             })
             .await
         };
-        let what = format!("newest 50 emails with a word, among {emails}");
+        let what = format!("newest 50 emails with a word, among {}", number(emails as f64));
         let bounds = [Bound::TimeAndMs(1.1, 5.0)];
         bench.compare(Subject { what: &what, beside: RAW }, &bounds, base, ours).await
     }

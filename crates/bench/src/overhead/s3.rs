@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use object_store::{ObjectStoreExt, aws::AmazonS3, path::Path};
 use restante_blobs::{BlobId, Blobs, Config, EngineUrl, Opened, S3Config, S3Keys};
 
@@ -200,7 +201,11 @@ async fn raw_get(
     bytes: usize,
 ) -> anyhow::Result<()> {
     let key = keys.get((number % BLOBS) as usize).context("an object without a key")?;
-    let found = store.get(key).await?.bytes().await?.len();
+    let mut parts = store.get(key).await?.into_stream();
+    let mut found = 0;
+    while let Some(part) = parts.next().await {
+        found += part?.len();
+    }
     ensure!(found == bytes, "an object has {found} bytes");
     Ok(())
 }

@@ -28,7 +28,7 @@ use super::{
     },
     Cassandra, Keyspace, beside_raw,
 };
-use crate::{progress, random::Random};
+use crate::{progress, random::Random, report::number};
 
 /// Messages of one append, and the clients that append.
 const MESSAGES: u64 = 100;
@@ -60,8 +60,8 @@ impl Cassandra {
         fill(&small, small_messages).await?;
         fill(&large, messages).await?;
         self.measure_appends(bench, &large, messages).await?;
-        let what = format!("page of {PAGE} among {messages} messages");
-        let beside = format!("restante among {small_messages}");
+        let what = format!("page of {PAGE} among {} messages", number(messages as f64));
+        let beside = format!("restante among {}", number(small_messages as f64));
         let subject = Subject { what: &what, beside: &beside };
         let base = pages(&small.archive, small_messages);
         let ours = pages(&large.archive, messages);

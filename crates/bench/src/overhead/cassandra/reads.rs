@@ -15,7 +15,7 @@ use super::{
     Cassandra, Keyspace, beside_raw,
     commits::STORE,
 };
-use crate::random::Random;
+use crate::{random::Random, report::number as count};
 
 const SMALL: AccountId = AccountId(2);
 const LARGE: AccountId = AccountId(3);
@@ -59,7 +59,7 @@ impl Cassandra {
         bench.compare(beside_raw("changes, a page of 50"), most, base, ours).await?;
 
         let (one, other) = ((opened.records.clone(), small), (opened.records.clone(), large));
-        let what = format!("query a page of 50 among {emails} records");
+        let what = format!("query a page of 50 among {} records", count(emails as f64));
         let subject = Subject { what: &what, beside: "restante among 1,000" };
         let base = reads(move |number| query(one.0.clone(), one.1.clone(), number));
         let ours = reads(move |number| query(other.0.clone(), other.1.clone(), number));
@@ -171,13 +171,8 @@ impl Partition {
     async fn slice(&self, from: Option<&Vec<u8>>, limit: usize) -> anyhow::Result<()> {
         let from = from.context("a page behind the last email")?;
         let behind = from.first().map_or(0, |table| table + 1);
-        let values = (
-            STORE,
-            i64::from(self.filled.account.0),
-            from.as_slice(),
-            [behind].as_slice().to_vec(),
-            i32::try_from(limit)?,
-        );
+        let values =
+            (STORE, i64::from(self.filled.account.0), from.as_slice(), vec![behind], i32::try_from(limit)?);
         let rows = self.session.execute_unpaged(&self.read, values).await?.into_rows_result()?;
         let mut found = 0;
         for row in rows.rows::<(&[u8], &[u8], i64)>()? {
