@@ -1,7 +1,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::report::assert_explained;
+use crate::{
+    engines::load::{Done, closed_loop},
+    report::assert_explained,
+};
 
 const SUBJECT: Subject<'_> = Subject { what: "commit", beside: RAW };
 
@@ -75,13 +78,14 @@ async fn a_side_that_fails_is_named_and_gives_no_row() {
 
 #[tokio::test]
 async fn one_operation_that_fails_fails_its_side() {
-    let operation = |_, number| async move {
+    let operation = async |_, number| {
         anyhow::ensure!(number != 3, "operation {number}");
-        tokio::task::yield_now().await;
-        Ok(())
+        Ok(Done::new("operation", 0))
     };
-    let error = pairs::load(1, Duration::from_millis(50), operation).await.unwrap_err().to_string();
-    assert!(error.contains("operation 3"), "{error}");
+    let bar = indicatif::ProgressBar::hidden();
+    let measured = closed_loop(1, 10, Duration::from_secs(60), &bar, operation).await.unwrap();
+    let error = Load::of(&measured).unwrap_err().to_string();
+    assert_eq!(error, "1 of the operations failed, the first with: operation 3");
 }
 
 async fn rows() -> Vec<Row> {
