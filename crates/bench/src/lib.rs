@@ -20,6 +20,7 @@ mod machine;
 mod mail_in;
 mod mail_out;
 mod measure;
+mod overhead;
 mod pace;
 mod pages;
 mod peers;
@@ -51,6 +52,7 @@ pub use machine::Machine;
 pub use mail_in::MailInArgs;
 pub use mail_out::MailOutArgs;
 pub use measure::{median, ms, rounded, touch_all};
+pub use overhead::OverheadArgs;
 pub use pages::PagesArgs;
 pub use records::{Part as RecordsPart, RecordsArgs, RecordsEngine};
 pub use relay::RelayArgs;
@@ -174,6 +176,14 @@ pub enum BenchCommand {
     /// settings that lose data or cost speed, with their cure. Everything is created under a name of this run and removed at the end,
     /// also on Ctrl-C.
     Engines(Box<EnginesArgs>),
+    /// What restante's engines take beside the same work by a raw client of the server
+    ///
+    /// Compares commits and pages of records, appends and pages of an archive, blobs, the queue of work and the search index with the least
+    /// that a client of our own does on the same server for the same bytes, in pairs that alternate, and prints the median ratio with that of
+    /// the smallest and the largest pair. Measures the servers that RESTANTE_CASSANDRA_URL, RESTANTE_POSTGRES_URL, RESTANTE_S3_URL,
+    /// RESTANTE_RABBITMQ_URL and RESTANTE_OPENSEARCH_URL name. Everything is created under a name of this run and removed at the end,
+    /// also on Ctrl-C. Takes a quarter of an hour with all of them.
+    Overhead(OverheadArgs),
 }
 
 /// Runs a bench, prints its report and writes the requested files. On Ctrl-C it removes its files and ends the processes
@@ -184,6 +194,9 @@ pub enum BenchCommand {
 pub async fn run(command: BenchCommand) -> anyhow::Result<()> {
     if let BenchCommand::Engines(args) = &command {
         return engines::run(args).await; // an engine elsewhere keeps what nobody removes
+    }
+    if let BenchCommand::Overhead(args) = &command {
+        return Box::pin(overhead::run(args)).await; // the same
     }
     tokio::select! {
         result = Box::pin(run_to_end(command)) => result,
@@ -208,6 +221,7 @@ async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::MailIn(args) => mail_in::run(&args).await,
         BenchCommand::MailOut(args) => mail_out::run(&args).await,
         BenchCommand::Engines(args) => engines::run(&args).await,
+        BenchCommand::Overhead(args) => overhead::run(&args).await,
     }
 }
 

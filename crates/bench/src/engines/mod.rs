@@ -11,22 +11,22 @@ mod cassandra;
 mod floors;
 #[cfg(feature = "http")]
 mod http_client;
-mod load;
+pub(crate) mod load;
 #[cfg(any(feature = "opensearch", feature = "s3"))]
 mod network;
 #[cfg(feature = "opensearch")]
-mod opensearch;
+pub(crate) mod opensearch;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "rabbitmq")]
-mod rabbitmq;
+pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 mod results;
 #[cfg(feature = "s3")]
-mod s3;
+pub(crate) mod s3;
 mod setting;
-mod target;
+pub(crate) mod target;
 mod verdict;
 
 pub(crate) use target::fresh_name;
@@ -99,6 +99,28 @@ pub struct EnginesArgs {
 }
 
 impl EnginesArgs {
+    /// Engines as the environment names them, for other benches.
+    pub(crate) fn of_environment(output: OutputArgs) -> Self {
+        Self {
+            postgres: None,
+            postgres_password_file: None,
+            redis: None,
+            redis_password_file: None,
+            #[cfg(feature = "cassandra")]
+            cassandra: cassandra::CassandraArgs::default(),
+            #[cfg(feature = "rabbitmq")]
+            rabbitmq: rabbitmq::RabbitmqArgs::default(),
+            #[cfg(feature = "s3")]
+            s3: s3::S3Args::default(),
+            #[cfg(feature = "opensearch")]
+            opensearch: opensearch::OpensearchArgs::default(),
+            ca_file: None,
+            small: false,
+            baseline: None,
+            output,
+        }
+    }
+
     fn common(&self) -> CommonArgs {
         let common = self.output.common(0);
         CommonArgs { quick: self.small || common.quick, ..common }
@@ -116,7 +138,7 @@ impl EnginesArgs {
 
 /// An engine to which the bench is connected.
 #[async_trait]
-trait Engine: Send + Sync {
+pub(crate) trait Engine: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// What this run creates in it and the command that removes it by hand.

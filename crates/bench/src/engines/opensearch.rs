@@ -28,7 +28,7 @@ use super::{
     verdict::Circumstances,
 };
 use crate::measure::{Latencies, median, ms};
-use requests::Requests;
+pub(crate) use requests::Requests;
 
 const NAME: &str = "opensearch";
 /// The variable that dev/services sets.
@@ -52,6 +52,22 @@ pub struct OpensearchArgs {
 
 /// Connects to the OpenSearch that is named.
 pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn Engine>>> {
+    let Some((requests, address)) = client(args)? else { return Ok(None) };
+    let version = requests.check().await?;
+    Ok(Some(Box::new(Opensearch { requests, address, version, index: target::fresh_name() })))
+}
+
+/// A client of the OpenSearch that is named.
+///
+/// # Errors
+/// When it can't be used; says what to do.
+pub(crate) async fn find(args: &EnginesArgs) -> anyhow::Result<Option<Requests>> {
+    let Some((requests, _)) = client(args)? else { return Ok(None) };
+    requests.check().await?;
+    Ok(Some(requests))
+}
+
+fn client(args: &EnginesArgs) -> anyhow::Result<Option<(Requests, Address)>> {
     let Some(url) = target::named(args.opensearch.url.as_ref(), VARIABLE) else { return Ok(None) };
     let address = Address::parse(&url, "--opensearch")?;
     let credentials = match &args.opensearch.credentials {
@@ -64,8 +80,7 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
         None => address.credentials.clone(),
     };
     let requests = Requests::new(&address, credentials.as_deref(), args)?;
-    let version = requests.check().await?;
-    Ok(Some(Box::new(Opensearch { requests, address, version, index: target::fresh_name() })))
+    Ok(Some((requests, address)))
 }
 
 struct Opensearch {

@@ -73,6 +73,14 @@ pub struct S3Args {
 
 /// Connects to the S3 storage that is named.
 pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn Engine>>> {
+    Ok(find(args).await?.map(|storage| Box::new(storage) as Box<dyn Engine>))
+}
+
+/// The S3 storage that is named.
+///
+/// # Errors
+/// When it can't be used; says what to do.
+pub(crate) async fn find(args: &EnginesArgs) -> anyhow::Result<Option<S3>> {
     let Some(url) = target::named(args.s3.url.as_ref(), VARIABLE) else { return Ok(None) };
     let address = Address::parse(&url, "--s3")?;
     let region = target::named(args.s3.region.as_ref(), REGION).unwrap_or_else(|| DEFAULT_REGION.to_owned());
@@ -97,7 +105,7 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
     let is_own_bucket = args.s3.bucket.is_none();
     let (made, if_absent) = (OnceCell::new(), OnceCell::new());
     let store = Arc::new(store);
-    Ok(Some(Box::new(S3 { store, requests, address, bucket, run, is_own_bucket, made, if_absent })))
+    Ok(Some(S3 { store, requests, address, bucket, run, is_own_bucket, made, if_absent }))
 }
 
 /// Access key and secret key: of the file, else of the environment, else of the URL.
@@ -114,7 +122,8 @@ fn keys(args: &S3Args, address: &Address) -> anyhow::Result<(String, String)> {
     })
 }
 
-struct S3 {
+/// A storage in which a run has a bucket, or keys in one.
+pub(crate) struct S3 {
     store: Arc<AmazonS3>,
     requests: Requests,
     address: Address,
@@ -232,8 +241,36 @@ impl Floors {
     }
 }
 
+/// Where other clients find the storage and the keys of this run.
+pub(crate) struct Location {
+    pub(crate) endpoint: String,
+    pub(crate) region: String,
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) bucket: String,
+    /// What is removed at the end begins with it and a slash.
+    pub(crate) prefix: String,
+}
+
 impl S3 {
-    async fn make_bucket(&self) -> anyhow::Result<()> {
+    /// The client that does no more than it is asked to.
+    pub(crate) fn store(&self) -> Arc<AmazonS3> {
+        self.store.clone()
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        Location {
+            endpoint: self.address.base.clone(),
+            region: self.requests.region.clone(),
+            access_key: self.requests.credential.key_id.clone(),
+            secret_key: self.requests.credential.secret_key.clone(),
+            bucket: self.bucket.clone(),
+            prefix: self.run.clone(),
+        }
+    }
+
+    /// Makes the bucket of this run, once.
+    pub(crate) async fn make_bucket(&self) -> anyhow::Result<()> {
         if !self.is_own_bucket {
             return Ok(());
         }
@@ -241,7 +278,7 @@ impl S3 {
     }
 
     /// A key of this run.
-    fn key(&self, name: &str) -> Path {
+    pub(crate) fn key(&self, name: &str) -> Path {
         Path::from(format!("{}/{name}", self.run))
     }
 

@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::random::Random;
 
 /// What was named by a flag, or else by a variable of the environment.
-pub(super) fn named(flag: Option<&String>, variable: &str) -> Option<String> {
+pub(crate) fn named(flag: Option<&String>, variable: &str) -> Option<String> {
     let set = std::env::var(variable).ok().filter(|value| !value.is_empty());
     flag.cloned().or(set)
 }

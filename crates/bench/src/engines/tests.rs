@@ -3,24 +3,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 
 pub(super) fn args() -> EnginesArgs {
-    EnginesArgs {
-        postgres: None,
-        postgres_password_file: None,
-        redis: None,
-        redis_password_file: None,
-        #[cfg(feature = "cassandra")]
-        cassandra: cassandra::CassandraArgs::default(),
-        #[cfg(feature = "rabbitmq")]
-        rabbitmq: rabbitmq::RabbitmqArgs::default(),
-        #[cfg(feature = "s3")]
-        s3: s3::S3Args::default(),
-        #[cfg(feature = "opensearch")]
-        opensearch: opensearch::OpensearchArgs::default(),
-        ca_file: None,
-        small: true,
-        baseline: None,
-        output: OutputArgs { data: None, json: None, html: None, quick: true },
-    }
+    let output = OutputArgs { data: None, json: None, html: None, quick: true };
+    EnginesArgs { small: true, ..EnginesArgs::of_environment(output) }
 }
 
 /// The error of connecting to an engine.

@@ -44,6 +44,8 @@ const COMMANDS: &[&str] = &[
     "bench ingest",
     "bench pages",
     "bench sessions",
+    "bench engines",
+    "bench overhead",
     "config",
     "config show",
     "config check",
@@ -69,6 +71,7 @@ fn every_command_and_every_table_of_settings_is_documented() {
         "docs/measured.md",
         "docs/operators.md",
         "docs/operators-databases.md",
+        "docs/scaling.md",
         "docs/moving.md",
         "docs/development.md",
     ];

@@ -23,7 +23,7 @@ const ERROR_CHARS_MAX: usize = 300;
 
 /// A client of one OpenSearch.
 #[derive(Clone)]
-pub(super) struct Requests {
+pub(crate) struct Requests {
     client: HttpClient<Full<Bytes>>,
     base: String,
     authorization: Option<HeaderValue>,
@@ -37,9 +37,9 @@ impl fmt::Debug for Requests {
 
 /// A status and a body.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) body: Bytes,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
 }
 
 impl Requests {
@@ -84,12 +84,12 @@ impl Requests {
     }
 
     /// The body of a successful answer to GET.
-    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.json(Method::GET, path, Bytes::new()).await
     }
 
     /// The body of a successful answer.
-    pub(super) async fn json(
+    pub(crate) async fn json(
         &self,
         method: Method,
         path: &str,
@@ -104,7 +104,7 @@ impl Requests {
     }
 
     /// Any answer.
-    pub(super) async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Answer> {
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Answer> {
         self.send_within(REQUEST_MAX, method, path, body).await
     }
 
@@ -139,7 +139,7 @@ impl Answer {
     }
 
     /// The error that the body tells.
-    pub(super) fn error(&self, what: &str) -> anyhow::Error {
+    pub(crate) fn error(&self, what: &str) -> anyhow::Error {
         let found = self.json().unwrap_or_default();
         let field = |path: &str| found.pointer(path).and_then(Value::as_str);
         let text = match (field("/error"), field("/error/type"), field("/error/reason")) {

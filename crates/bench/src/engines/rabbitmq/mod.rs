@@ -74,14 +74,14 @@ pub(super) async fn connect(args: &EnginesArgs) -> anyhow::Result<Option<Box<dyn
 }
 
 /// How the broker is reached.
-struct Access {
+pub(crate) struct Access {
     uri: AMQPUri,
     /// For a connection over TLS.
     tls: Option<TlsConnector>,
 }
 
 impl Access {
-    fn new(url: &str, args: &EnginesArgs) -> anyhow::Result<Self> {
+    pub(crate) fn new(url: &str, args: &EnginesArgs) -> anyhow::Result<Self> {
         // The error of the client library might contain the password.
         let form = "--rabbitmq takes amqp://<user>@<host>/<virtual host> or amqps://..., with / of the virtual host as %2f";
         let mut uri: AMQPUri = url.parse().map_err(|_| anyhow!(form))?;
@@ -103,7 +103,7 @@ impl Access {
     }
 
     /// Opens a connection. It has no recovery of its own: a broker that dies is an error.
-    async fn open(&self) -> anyhow::Result<Connection> {
+    pub(crate) async fn open(&self) -> anyhow::Result<Connection> {
         let opening = async {
             let mut uri = self.uri.clone();
             if let Some(tls) = &self.tls {
@@ -254,7 +254,7 @@ impl Rabbitmq {
 }
 
 /// Declares a durable queue of a kind. A queue that is there already stays as it is.
-async fn make_queue(channel: &Channel, kind: &str, name: &str) -> anyhow::Result<()> {
+pub(crate) async fn make_queue(channel: &Channel, kind: &str, name: &str) -> anyhow::Result<()> {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
     arguments.insert("x-expires".into(), AMQPValue::LongInt(EXPIRY_MS));
