@@ -335,9 +335,14 @@ async fn lock_opening(shared: &Shared, holder: Identity) -> Result<(), Error> {
 /// Takes the lease of one that moves the records. The caller holds that of those that open them.
 async fn lock_moving(shared: &Shared, holder: Identity) -> Result<(), Error> {
     let deadline = Instant::now() + MOVING_WAIT;
+    let mut is_waiting = false;
     while !renew(shared, &MOVING, holder).await? && !take(shared, &MOVING, holder).await? {
         if Instant::now() >= deadline {
             return Err(Error::conflict("these records are being copied or compared by another process"));
+        }
+        if !is_waiting {
+            info!("waiting for another copy or comparison of these records, which may have crashed");
+            is_waiting = true;
         }
         tokio::time::sleep(jittered(BACK_OFF_MIN * 25)).await;
     }
