@@ -209,19 +209,7 @@ pub struct Opened {
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
-    let opened = match config.url.clone() {
-        #[cfg(feature = "cassandra")]
-        EngineUrl::Cassandra(url) => Box::pin(crate::cassandra::open(&url, config)).await?,
-        #[cfg(not(feature = "cassandra"))]
-        EngineUrl::Cassandra(_) => {
-            return Err(Error::invalid(
-                "this build is without the engine cassandra: build with the feature `cassandra`",
-            ));
-        }
-        EngineUrl::Lmdb(_) | EngineUrl::Postgres(_) | EngineUrl::Memory => {
-            Box::pin(open_movable(config, Purpose::Serve)).await?.opened
-        }
-    };
+    let opened = Box::pin(open_for(config, Purpose::Serve)).await?.opened;
     Ok(observe(opened, metrics))
 }
 
@@ -229,9 +217,9 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 /// meanwhile.
 ///
 /// # Errors
-/// Those of [`open`]; `Conflict` also when a server has the store open, `Invalid` for an engine that can't be moved.
+/// Those of [`open`]; `Conflict` also when a server has the store open.
 pub async fn open_moving(config: Config) -> Result<Moving, Error> {
-    Box::pin(open_movable(config, Purpose::Move)).await
+    Box::pin(open_for(config, Purpose::Move)).await
 }
 
 /// What a store is opened for.
@@ -242,8 +230,7 @@ pub(crate) enum Purpose {
     Move,
 }
 
-/// Opens a store of an engine that can be moved.
-async fn open_movable(config: Config, purpose: Purpose) -> Result<Moving, Error> {
+async fn open_for(config: Config, purpose: Purpose) -> Result<Moving, Error> {
     if let (EngineUrl::Lmdb(folder), true) = (&config.url, config.must_exist)
         && !folder.join(lmdb::DATA_FILE).exists()
     {
@@ -258,8 +245,11 @@ async fn open_movable(config: Config, purpose: Purpose) -> Result<Moving, Error>
         EngineUrl::Postgres(_) => Err(Error::invalid(
             "this build is without the engine postgres: build with the feature `postgres`",
         )),
+        #[cfg(feature = "cassandra")]
+        EngineUrl::Cassandra(url) => crate::cassandra::open(&url, config, purpose).await,
+        #[cfg(not(feature = "cassandra"))]
         EngineUrl::Cassandra(_) => Err(Error::invalid(
-            "records in Cassandra can't be copied or compared yet: only those of lmdb and postgres can",
+            "this build is without the engine cassandra: build with the feature `cassandra`",
         )),
     }
 }

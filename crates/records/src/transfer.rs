@@ -54,14 +54,17 @@ pub trait Transfer: Send + Sync + 'static {
     /// Makes the store an incomplete copy of one that was restored so many times. It may be one already.
     ///
     /// # Errors
-    /// `Invalid` when the engine can't hold a store that was restored.
+    /// `Invalid` when the engine can't hold a store that was restored; `Conflict` for a store without accounts to which commits
+    /// were begun that were never made, with an engine that can't tell their positions from those to be copied.
     async fn begin(&self, restores: u64) -> Result<(), Error>;
 
-    /// Removes an account with everything that it has, also rows whose account was never ended by [`Transfer::put`].
+    /// Removes an account with everything that it has, also rows whose account was never ended by [`Transfer::put`], and what is
+    /// left of a call that failed or was broken off. What such a call still has under way is not made any more.
     async fn clear(&self, account: AccountId) -> Result<(), Error>;
 
     /// Stores rows of an account that has none of them yet and, with `head`, ends it: [`Transfer::heads`] has the account
-    /// only from then on. Atomic, and durable when it returns.
+    /// only from then on, with all rows of all calls. Durable when it returns. A call that fails or is broken off may have stored some
+    /// of the rows, and has ended the account or not: [`Transfer::clear`] comes before it is tried again.
     async fn put(&self, account: AccountId, rows: Vec<Row>, head: Option<AccountHead>) -> Result<(), Error>;
 
     /// Makes the store complete: servers may open it.

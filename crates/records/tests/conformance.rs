@@ -25,6 +25,8 @@ mod feed;
 mod get;
 #[path = "conformance/moving.rs"]
 mod moving;
+#[path = "conformance/moving_cassandra.rs"]
+mod moving_cassandra;
 #[path = "conformance/query.rs"]
 mod query;
 #[path = "conformance/refused.rs"]
@@ -42,7 +44,7 @@ mod watch;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::engines::{Engine, TestStore, arguments, run, trial};
+use common::engines::{Engine, TestStore, arguments, run, trial, trial_of_all};
 
 /// What a promise is tried on: the place of a store on some engine.
 pub(crate) type Subject = Arc<TestStore>;
@@ -73,10 +75,6 @@ pub(crate) enum Of {
     Shared,
     /// That of engines whose copies are of one moment, also while others commit.
     Moment,
-    /// That of engines whose stores can be moved to another engine.
-    Movable,
-    /// That of those among them that keep what they have when they are closed.
-    MovableDisk,
     /// That of the engine with a database that takes SQL.
     Sql,
     /// That of the engine with one that takes CQL.
@@ -92,8 +90,6 @@ impl Of {
             Self::NoFiles => !engine.has_files(),
             Self::Shared => engine.is_shared(),
             Self::Moment => !engine.is_volatile() && engine != Engine::Cassandra,
-            Self::Movable => engine.is_movable(),
-            Self::MovableDisk => engine.is_movable() && !engine.is_volatile(),
             Self::Sql => engine == Engine::Postgres,
             Self::Cql => engine == Engine::Cassandra,
         }
@@ -109,12 +105,6 @@ pub(crate) use promise;
 
 /// Lists test functions of a module as promises.
 macro_rules! promises {
-    (movable: [$($movable:ident),* $(,)?], movable_disk: [$($movable_disk:ident),* $(,)?] $(,)?) => {
-        pub(crate) fn promises() -> Vec<crate::Promise> {
-            use crate::{Of, promise};
-            vec![$(promise!(Of::Movable, $movable),)* $(promise!(Of::MovableDisk, $movable_disk),)*]
-        }
-    };
     (
         any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]
         $(, files: [$($files:ident),* $(,)?])? $(, no_files: [$($no_files:ident),* $(,)?])?
@@ -155,6 +145,7 @@ fn all_promises() -> Vec<Promise> {
         shared::promises(),
         database::promises(),
         moving::promises(),
+        moving_cassandra::promises(),
         cassandra::promises(),
     ];
     rooms.into_iter().flatten().collect()
@@ -169,5 +160,9 @@ fn main() {
             trials.push(trial(engine, &name, move || run(engine, promise.run)));
         }
     }
+    let engines = [Engine::Cassandra, Engine::Postgres];
+    trials.push(trial_of_all(engines, "moving::a_store_that_went_through_all_engines_is_the_same", || {
+        run(Engine::Lmdb, moving::a_store_that_went_through_all_engines_is_the_same);
+    }));
     libtest_mimic::run(&arguments(), trials).exit();
 }

@@ -54,7 +54,7 @@ impl Shared {
     }
 
     /// Removes the bodies that a crash has left which nothing names any more.
-    async fn remove_gone(&self, account: AccountId) -> Result<(), Error> {
+    pub(super) async fn remove_gone(&self, account: AccountId) -> Result<(), Error> {
         loop {
             let views = self.views(account);
             let view = views.begin().await?;

@@ -9,7 +9,7 @@ use super::{
     schema::{REFERENCE_BITS, RESTORE_BITS, STATE, after, corrupt, decode_state_key, state_key},
     view::{Range, View, ViewError, behind},
 };
-use crate::{AccountId, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
+use crate::{AccountId, Dumped, Error, Record, RecordKey, Referenced, map::blobs_of, validate};
 
 /// Bodies of a page of references: each refers to 256 blobs at most.
 const REFERENCED_BODIES: usize = 1_024;
@@ -79,15 +79,27 @@ impl Shared {
 
     async fn dump_view(&self, view: &View<'_>, from: &[u8], room: usize) -> Result<Vec<Dumped>, ViewError> {
         let account = view.account();
-        let to = after(STATE);
-        let rows = view.slice(Range { from, to: &to, limit: room, is_down: false }).await?;
-        let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value)).await?;
         let behind = self.restores().saturating_sub(view.head.row.restores);
+        let records = self.view_records(view, from, room, behind).await?;
+        Ok(records.into_iter().map(|record| Dumped { account, record }).collect())
+    }
+
+    /// The records of an account from a key on, `limit` at most. Their counters jump for `behind` restores.
+    pub(super) async fn view_records(
+        &self,
+        view: &View<'_>,
+        from: &[u8],
+        limit: usize,
+        behind: u64,
+    ) -> Result<Vec<Record>, ViewError> {
+        let account = view.account();
+        let to = after(STATE);
+        let rows = view.slice(Range { from, to: &to, limit, is_down: false }).await?;
+        let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value)).await?;
         let mut records = Vec::with_capacity(rows.len());
         for (key, value) in &rows {
             let place = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;
-            let record = self.record(account, place, value, Some(&bodies), behind)?;
-            records.push(Dumped { account, record });
+            records.push(self.record(account, place, value, Some(&bodies), behind)?);
         }
         Ok(records)
     }

@@ -6,7 +6,7 @@
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys. [`head`]: the head of an account.
 //! - [`commit`], [`transact`], [`bodies`]: commits. [`sequence`]: positions and numbers.
 //! - [`view`], [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of other servers.
-//! - [`accounts`], [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep.
+//! - [`accounts`], [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep. [`transfer`]: moves.
 
 mod accounts;
 mod bodies;
@@ -30,6 +30,7 @@ mod schema;
 mod sequence;
 mod stats;
 mod transact;
+mod transfer;
 mod view;
 
 use std::{
@@ -56,18 +57,18 @@ use self::{
 };
 use crate::{
     AccountId, CassandraUrl, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count,
-    Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Opened, Page, PeerCommit, PeerCommits, Peers,
-    Position, Query, Record, RecordKey, Records, Referenced, Report, Revision, Schema, States, Stats,
-    Touched, Upkeep, Watch, map::announce::Announcements, validate,
+    Dumped, Erased, Error, Feed, FeedRequest, Get, Metrics, Moving, Opened, Page, PeerCommit, PeerCommits,
+    Peers, Position, Query, Record, RecordKey, Records, Referenced, Report, Revision, Schema, States, Stats,
+    Touched, Upkeep, Watch, map::announce::Announcements, open::Purpose, validate,
 };
 
 /// Opens the records of a keyspace, and makes their tables when they aren't there.
 ///
 /// # Errors
 /// `NotFound` when there are none and they must exist, `Unavailable` when no node is reached, `Conflict` when another server has
-/// the records open with other indexes, `Invalid` when tables have options that lose what was promised, or the schema can't
+/// the records open with other indexes, or when some are open to be moved and others to be served, `Invalid` when tables have options that lose what was promised, or the schema can't
 /// become the one that is asked for; `Corrupt`.
-pub(crate) async fn open(url: &CassandraUrl, config: Config) -> Result<Opened, Error> {
+pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = open::database(url, &config).await?;
     let (sequence, requests) = sequence::sequence();
     let mut shared = Shared {
@@ -83,23 +84,29 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config) -> Result<Opened, E
         identity: config.identity,
         server: server_id(),
         has_left: tokio::sync::Mutex::new(false),
+        moving: None,
+        body_numbers: tokio::sync::Mutex::new(0..0),
         confirmed: Mutex::new(HashMap::new()),
         finishing: tokio::sync::RwLock::new(()),
         clock: config.clock,
         metrics: config.metrics,
     };
-    open::begin(&mut shared, config.must_exist).await?;
+    open::begin(&mut shared, config.must_exist, purpose).await?;
     let shared = Arc::new(shared);
     let sequencer = tokio::spawn(sequence::run(shared.clone(), requests));
-    let listener = tokio::spawn(listen::run(shared.clone()));
+    let listener = match purpose {
+        Purpose::Serve => tokio::spawn(listen::run(shared.clone())),
+        Purpose::Move => tokio::spawn(open::hold(shared.clone())),
+    };
     let queue = Queue::new(shared.clone());
     let cassandra = Arc::new(Cassandra { shared, queue, tasks: [sequencer, listener] });
-    Ok(Opened {
+    let opened = Opened {
         records: cassandra.clone(),
         feed: cassandra.clone(),
         upkeep: cassandra.clone(),
-        peers: Some(cassandra),
-    })
+        peers: Some(cassandra.clone()),
+    };
+    Ok(Moving { opened, transfer: cassandra })
 }
 
 /// Four random bytes.
@@ -126,6 +133,10 @@ struct Shared {
     server: [u8; 4],
     /// Whether the end of this server was announced to others. It is locked while anything is announced.
     has_left: tokio::sync::Mutex<bool>,
+    /// By what this process holds the records to move them; `None` when it serves.
+    moving: Option<Identity>,
+    /// Numbers that are taken for bodies which are copied.
+    body_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
     /// Heads of accounts that all readers see, whichever node they ask.
     confirmed: Mutex<HashMap<AccountId, Arc<head::Head>>>,
     /// Held for reading while something is removed that commits have left.

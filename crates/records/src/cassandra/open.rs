@@ -2,25 +2,30 @@
 //!
 //! Servers that open the same records take turns by a lease. Each server that has them open says so every few seconds; who changes
 //! the indexes needs to be alone. Each account's head says which indexes it has, so a server that was thought to be gone
-//! can't commit by other indexes than there are.
+//! can't commit by other indexes than there are. Who moves the records has a lease of its own, and no server opens them meanwhile.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use restante_core::Identity;
 use scylla::value::{CqlValue, Row};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     Shared,
     connect::{Answer, BACK_OFF_MIN, Database, blob, bytes, change_schema, jittered, text},
     options, reindex,
-    schema::{FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_ORIGIN, META_RESTORES, OPTIONS, TABLES},
+    schema::{
+        FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, META_RESTORES, OPTIONS,
+        TABLES,
+    },
 };
 use crate::{
     CassandraUrl, Config, Error,
     map::announce::Announcements,
+    open::Purpose,
     rows::{decode_number, encode_number},
+    transfer::incomplete,
 };
 
 /// How long opening with other indexes waits for servers that are closing.
@@ -29,19 +34,39 @@ const CLOSING_WAIT: Duration = Duration::from_secs(5);
 const OPENING_WAIT: Duration = Duration::from_secs(300);
 /// With so many replicas a power cut of one place loses nothing that was acknowledged.
 const REPLICAS_SAFE: u64 = 3;
+/// The version of the row that makes a store an incomplete copy.
+const INCOMPLETE: u64 = 1;
+/// Why records that servers have open are not moved.
+const IN_USE: &str =
+    "servers have these records open: stop them first, and wait for half a minute if one has crashed";
 
 const META: &str = "SELECT value FROM meta WHERE store = ? AND key = ?";
 const PUT_META: &str = "INSERT INTO meta (store, key, value) VALUES (?, ?, ?) IF NOT EXISTS";
+const DELETE_META: &str = "DELETE FROM meta WHERE store = ? AND key = ? IF EXISTS";
 const MOVE_META: &str = "UPDATE meta SET value = ? WHERE store = ? AND key = ? IF value = ?";
 // A lease ends by itself when its holder has died.
-const LEASE: &str = "INSERT INTO lease (store, name, holder) VALUES (?, ?, ?) IF NOT EXISTS USING TTL 60";
-const RENEW: &str = "UPDATE lease USING TTL 60 SET holder = ? WHERE store = ? AND name = ? IF holder = ?";
+const LEASE: &str = "INSERT INTO lease (store, name, holder) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?";
+const RENEW: &str = "UPDATE lease USING TTL ? SET holder = ? WHERE store = ? AND name = ? IF holder = ?";
+const HELD: &str = "SELECT holder FROM lease WHERE store = ? AND name = ?";
 const RELEASE: &str = "DELETE FROM lease WHERE store = ? AND name = ? IF holder = ?";
 const PRESENT: &str = "INSERT INTO server (store, id) VALUES (?, ?) USING TTL 30";
 const LEAVE: &str = "DELETE FROM server WHERE store = ? AND id = ?";
 const SERVERS: &str = "SELECT id FROM server WHERE store = ?";
-/// The name of the lease.
-const OPENING: &str = "opening";
+
+/// The lease of those that open the records.
+const OPENING: Lease = Lease { name: "opening", seconds: 60 };
+/// The lease of one that moves the records, as long as it has them open.
+const MOVING: Lease = Lease { name: "moving", seconds: 30 };
+/// How often that is renewed.
+const MOVING_RENEWED: Duration = Duration::from_secs(5);
+/// How long a move waits for the lease of one that was interrupted.
+const MOVING_WAIT: Duration = Duration::from_secs(35);
+
+/// What one process has at a time, for so many seconds.
+struct Lease {
+    name: &'static str,
+    seconds: i32,
+}
 
 /// What changes seldom, and is the same for all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,12 +214,11 @@ fn replicas_of(row: &Row) -> u64 {
 }
 
 /// Prepares the store while no other server does.
-pub(super) async fn begin(shared: &mut Shared, must_exist: bool) -> Result<(), Error> {
+pub(super) async fn begin(shared: &mut Shared, must_exist: bool, purpose: Purpose) -> Result<(), Error> {
     let holder = Identity::random();
     lock_opening(shared, holder).await?;
-    let prepared = prepare(shared, must_exist, holder).await;
-    let released =
-        compare_until_known(shared, RELEASE, vec![text(shared.store()), text(OPENING), blob(holder.0)]).await;
+    let prepared = prepare(shared, must_exist, holder, purpose).await;
+    let released = release(shared, &OPENING, holder).await;
     prepared?;
     released?;
     let end = shared.settled_end().await?;
@@ -202,14 +226,45 @@ pub(super) async fn begin(shared: &mut Shared, must_exist: bool) -> Result<(), E
     Ok(())
 }
 
-async fn prepare(shared: &mut Shared, must_exist: bool, holder: Identity) -> Result<(), Error> {
+async fn prepare(
+    shared: &mut Shared,
+    must_exist: bool,
+    holder: Identity,
+    purpose: Purpose,
+) -> Result<(), Error> {
     shared.identity = check_format(shared, must_exist).await?;
+    match purpose {
+        Purpose::Serve => check_not_moved(shared).await?,
+        Purpose::Move => {
+            shared.be_alone(IN_USE).await?;
+            lock_moving(shared, holder).await?;
+            shared.moving = Some(holder);
+        }
+    }
     settle_restore(shared).await?;
     let state = shared.read_state().await?;
     shared.epoch = state.epoch;
     *shared.restores.get_mut() = state.restores;
     reindex::adapt(shared, holder).await?;
-    shared.be_present().await
+    match purpose {
+        Purpose::Serve => shared.be_present().await,
+        // Indexes may have taken longer than the lease lasts. Nobody else can have opened the records meanwhile.
+        Purpose::Move => lock_moving(shared, holder).await,
+    }
+}
+
+/// Refuses records that are being moved, and those that are an incomplete copy.
+async fn check_not_moved(shared: &Shared) -> Result<(), Error> {
+    let values = vec![text(shared.store()), text(MOVING.name)];
+    if !shared.database.read_serial("look whether it is moved", HELD, values).await?.is_empty() {
+        return Err(Error::conflict(
+            "these records are being copied or compared: wait for the end, or for half a minute if that has crashed",
+        ));
+    }
+    match shared.is_incomplete().await? {
+        true => Err(incomplete()),
+        false => Ok(()),
+    }
 }
 
 /// Refuses another layout; returns which records these are. What is not there is made.
@@ -268,19 +323,82 @@ async fn settle_restore(shared: &Shared) -> Result<(), Error> {
 /// Takes the lease of those that open the records.
 async fn lock_opening(shared: &Shared, holder: Identity) -> Result<(), Error> {
     let deadline = Instant::now() + OPENING_WAIT;
-    loop {
-        let values = vec![text(shared.store()), text(OPENING), blob(holder.0)];
-        let refused = match compare_until_known(shared, LEASE, values).await? {
-            None => return Ok(()),
-            Some(columns) => columns,
-        };
-        if refused.get("holder") == Some(&blob(holder.0)) {
-            return Ok(()); // by an attempt whose answer was lost
-        }
+    while !take(shared, &OPENING, holder).await? {
         if Instant::now() >= deadline {
             return Err(Error::unavailable("another server opens the records for so long: try again later"));
         }
         tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;
+    }
+    Ok(())
+}
+
+/// Takes the lease of one that moves the records. The caller holds that of those that open them.
+async fn lock_moving(shared: &Shared, holder: Identity) -> Result<(), Error> {
+    let deadline = Instant::now() + MOVING_WAIT;
+    let mut is_waiting = false;
+    while !renew(shared, &MOVING, holder).await? && !take(shared, &MOVING, holder).await? {
+        if Instant::now() >= deadline {
+            return Err(Error::conflict("these records are being copied or compared by another process"));
+        }
+        if !is_waiting {
+            info!("waiting for another copy or comparison of these records, which may have crashed");
+            is_waiting = true;
+        }
+        tokio::time::sleep(jittered(BACK_OFF_MIN * 25)).await;
+    }
+    Ok(())
+}
+
+/// Takes a lease; returns whether it is held now.
+async fn take(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, Error> {
+    let mut values = vec![text(shared.store()), text(lease.name), blob(holder.0)];
+    values.push(CqlValue::Int(lease.seconds));
+    match compare_until_known(shared, LEASE, values).await? {
+        None => Ok(true),
+        // By an attempt whose answer was lost.
+        Some(columns) => Ok(columns.get("holder") == Some(&blob(holder.0))),
+    }
+}
+
+/// Keeps a lease for another while; returns whether it was still held.
+async fn renew(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, Error> {
+    let mut values = vec![CqlValue::Int(lease.seconds), blob(holder.0)];
+    values.extend([text(shared.store()), text(lease.name), blob(holder.0)]);
+    Ok(compare_until_known(shared, RENEW, values).await?.is_none())
+}
+
+async fn release(shared: &Shared, lease: &Lease, holder: Identity) -> Result<(), Error> {
+    let values = vec![text(shared.store()), text(lease.name), blob(holder.0)];
+    compare_until_known(shared, RELEASE, values).await.map(drop)
+}
+
+/// Keeps the lease of one that moves the records. When it may have ended nothing is written any more: a server may have the
+/// records open.
+pub(super) async fn hold(shared: Arc<Shared>) {
+    let Some(holder) = shared.moving else { return };
+    let lasts = Duration::from_secs(MOVING.seconds.unsigned_abs().into());
+    let mut until = Instant::now() + lasts;
+    loop {
+        let begun = Instant::now();
+        let renewed = {
+            let has_left = shared.has_left.lock().await;
+            if *has_left {
+                return;
+            }
+            tokio::time::timeout_at(until, renew(&shared, &MOVING, holder)).await
+        };
+        match renewed {
+            Ok(Ok(true)) => until = begun + lasts,
+            Ok(Err(error)) if Instant::now() < until => {
+                debug!(%error, "can't keep the records for this process alone yet");
+            }
+            Ok(_) | Err(_) => {
+                warn!("the records are no longer kept for this process alone");
+                shared.is_closed.store(true, std::sync::atomic::Ordering::Release);
+                return;
+            }
+        }
+        tokio::time::sleep(MOVING_RENEWED).await;
     }
 }
 
@@ -345,17 +463,33 @@ impl Shared {
 
     /// Keeps the lease for another while.
     pub(super) async fn renew_opening(&self, holder: Identity) -> Result<(), Error> {
-        let values = vec![blob(holder.0), text(self.store()), text(OPENING), blob(holder.0)];
-        match compare_until_known(self, RENEW, values).await? {
-            None => Ok(()),
-            Some(_) => {
+        match renew(self, &OPENING, holder).await? {
+            true => Ok(()),
+            false => {
                 Err(Error::unavailable("another server has begun to open the records: start this one again"))
             }
         }
     }
 
-    /// Waits until no other server has the records open.
-    pub(super) async fn be_alone(&self) -> Result<(), Error> {
+    /// Whether other records are being copied into these.
+    pub(super) async fn is_incomplete(&self) -> Result<bool, Error> {
+        Ok(self.meta(META_INCOMPLETE).await?.is_some())
+    }
+
+    /// Makes the store an incomplete copy of one that was restored so many times.
+    pub(super) async fn mark_incomplete(&self, restores: u64) -> Result<(), Error> {
+        self.put_meta(META_INCOMPLETE, &encode_number(INCOMPLETE)).await?;
+        self.put_meta(META_RESTORES, &encode_number(restores)).await
+    }
+
+    /// Makes the store complete.
+    pub(super) async fn mark_complete(&self) -> Result<(), Error> {
+        let values = vec![text(self.store()), text(META_INCOMPLETE)];
+        compare_until_known(self, DELETE_META, values).await.map(drop)
+    }
+
+    /// Waits until no other server has the records open; the error says `refusal` then.
+    pub(super) async fn be_alone(&self, refusal: &str) -> Result<(), Error> {
         let deadline = Instant::now() + CLOSING_WAIT;
         loop {
             let servers = self.database.read("look for servers", SERVERS, vec![text(self.store())]).await?;
@@ -363,10 +497,7 @@ impl Shared {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(Error::conflict(
-                    "other servers have these records open with other indexes: stop them before one of another version \
-                     starts, and wait for half a minute if one has crashed",
-                ));
+                return Err(Error::conflict(refusal));
             }
             tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;
         }
@@ -387,7 +518,12 @@ impl Shared {
         let mut has_left = self.has_left.lock().await;
         *has_left = true;
         let values = vec![text(self.store()), blob(self.server)];
-        if let Err(error) = self.database.write("tell other servers of this one", LEAVE, values).await {
+        let left = self.database.write("tell other servers of this one", LEAVE, values).await;
+        let released = match self.moving {
+            Some(holder) => release(self, &MOVING, holder).await,
+            None => Ok(()),
+        };
+        if let Err(error) = left.and(released) {
             warn!(%error, "other servers take this one for running for another half a minute");
         }
     }

@@ -25,6 +25,9 @@ use crate::{
     rows::{StateRow, encode_number},
 };
 
+/// Why indexes are not changed while servers have the records open.
+const OTHER_INDEXES: &str = "other servers have these records open with other indexes: stop them before one of another version \
+     starts, and wait for half a minute if one has crashed";
 /// Entries that one batch makes.
 const ENTRIES: usize = 5_000;
 
@@ -46,7 +49,7 @@ pub(super) async fn adapt(shared: &mut Shared, holder: Identity) -> Result<(), E
     if before.as_ref() == Some(&wanted) {
         return Ok(());
     }
-    shared.be_alone().await?;
+    shared.be_alone(OTHER_INDEXES).await?;
     if let Some(before) = before {
         let kept: Vec<Known> = before.iter().filter(|index| wanted.contains(index)).cloned().collect();
         let gone: Vec<Known> = before.into_iter().filter(|index| !kept.contains(index)).collect();

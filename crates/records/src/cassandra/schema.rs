@@ -21,6 +21,7 @@ pub(super) const META_ORIGIN: &str = "origin";
 pub(super) const META_EPOCH: &str = "epoch";
 pub(super) const META_RESTORES: &str = "restores";
 pub(super) const META_FLOOR: &str = "floor";
+pub(super) const META_INCOMPLETE: &str = "incomplete";
 
 /// The key of an account's head, below all others.
 pub(super) const HEAD: &[u8] = &[0];

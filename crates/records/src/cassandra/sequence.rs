@@ -17,7 +17,10 @@ use tokio::{
 use super::{
     Shared,
     connect::{Answer, BACK_OFF_MIN, Bound, bigint, blob, bytes, jittered, text},
-    schema::{HEAD_SLOT, RESTORE_BITS, SEGMENT_SLOTS, account_number, first_segment, position_of},
+    schema::{
+        HEAD_SLOT, RESTORE_BITS, SEGMENT_SLOTS, account_number, first_segment, position_of, restores_of,
+        slot_of,
+    },
 };
 use crate::{AccountId, Error, Position};
 
@@ -97,6 +100,28 @@ impl Counter {
         rest.is_empty().then(|| Self { segment, slot, body, stored: Some(value.to_vec()) })
     }
 
+    /// The statement that moves the counter to another slot and body, and the counter then.
+    fn moved(&self, store: &str, slot: u64, body: u64) -> (Bound, Self) {
+        let mut value = Vec::new();
+        value.put_number(slot);
+        value.put_number(body);
+        let place = [text(store), bigint(self.segment), CqlValue::Int(HEAD_SLOT)];
+        let statement = match &self.stored {
+            None => {
+                let mut values = place.to_vec();
+                values.push(blob(value.clone()));
+                (BEGIN, values)
+            }
+            Some(stored) => {
+                let mut values = vec![blob(value.clone())];
+                values.extend(place);
+                values.push(blob(stored.clone()));
+                (COUNT, values)
+            }
+        };
+        (statement, Self { segment: self.segment, slot, body, stored: Some(value) })
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.slot >= SEGMENT_SLOTS
     }
@@ -150,10 +175,65 @@ impl Shared {
 
     /// From where on positions are taken.
     async fn next_counter(&self) -> Result<Counter, Error> {
-        let restores = self.restores();
+        self.next_counter_after(self.restores()).await
+    }
+
+    /// From where on positions were taken, or would have been, after so many restores.
+    async fn next_counter_after(&self, restores: u64) -> Result<Counter, Error> {
         let first_body = (restores << RESTORE_BITS).max(1);
         let found = self.last_counter(restores).await?;
         Ok(found.unwrap_or_else(|| Counter::before(first_segment(restores), first_body)))
+    }
+
+    /// Takes numbers for so many bodies that are copied, and no position; returns the first one. However often the records
+    /// were restored, they are numbers from before the first restore: they stay below those that commits take.
+    pub(super) async fn take_bodies(&self, count: u64) -> Result<u64, Error> {
+        let deadline = self.database.deadline();
+        loop {
+            let counter = self.next_counter_after(0).await?;
+            if self.put_counter(&counter, counter.slot, counter.body + count, deadline).await? {
+                return Ok(counter.body);
+            }
+        }
+    }
+
+    /// Has all positions taken up to one, as far as they are not: those that commits take come behind it.
+    pub(super) async fn skip_positions(&self, last: Position) -> Result<(), Error> {
+        let (end, slot) = slot_of(last);
+        let first = self.next_counter_after(restores_of(end)).await?;
+        let (mut segment, mut body) = (first.segment, first.body);
+        let deadline = self.database.deadline();
+        // One after the other, as commits begin them.
+        while segment <= end {
+            let counter = self.counter(segment).await?.unwrap_or_else(|| Counter::before(segment, body));
+            let next_slot = if segment == end { slot as u64 + 1 } else { SEGMENT_SLOTS };
+            let is_there = counter.slot >= next_slot;
+            body = body.max(counter.body);
+            if is_there || self.put_counter(&counter, next_slot, body, deadline).await? {
+                segment += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a counter on; returns whether that is certain. What nobody knows is to be tried again from what is stored then.
+    async fn put_counter(
+        &self,
+        counter: &Counter,
+        slot: u64,
+        body: u64,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let (statement, _) = counter.moved(self.store(), slot, body);
+        match self.database.compare(WHAT, &[statement]).await? {
+            Answer::Applied => Ok(true),
+            Answer::Refused(_) | Answer::Unknown(_) if Instant::now() < deadline => {
+                tokio::time::sleep(jittered(BACK_OFF_MIN)).await;
+                Ok(false)
+            }
+            Answer::Refused(_) => Err(busy()),
+            Answer::Unknown(error) => Err(error),
+        }
     }
 }
 
@@ -185,7 +265,7 @@ async fn step(
     group: &mut VecDeque<Request>,
     deadline: Instant,
 ) -> Result<(), Error> {
-    let is_of_restore = |counter: &Counter| super::schema::restores_of(counter.segment) == shared.restores();
+    let is_of_restore = |counter: &Counter| restores_of(counter.segment) == shared.restores();
     let counter = match known.take().filter(is_of_restore) {
         Some(counter) if counter.is_full() => {
             let next = shared.counter(counter.segment + 1).await?;
@@ -249,24 +329,9 @@ fn statements<'r>(
         slot += 1;
         body += request.bodies;
     }
-    let mut value = Vec::new();
-    value.put_number(slot);
-    value.put_number(body);
-    let head = match &counter.stored {
-        None => (BEGIN, vec![text(store), segment.clone(), CqlValue::Int(HEAD_SLOT), blob(value.clone())]),
-        Some(stored) => (
-            COUNT,
-            vec![
-                blob(value.clone()),
-                text(store),
-                segment.clone(),
-                CqlValue::Int(HEAD_SLOT),
-                blob(stored.clone()),
-            ],
-        ),
-    };
+    let (head, after) = counter.moved(store, slot, body);
     statements.insert(0, head);
-    (statements, Counter { segment: counter.segment, slot, body, stored: Some(value) })
+    (statements, after)
 }
 
 /// Lets other servers go first for a moment.

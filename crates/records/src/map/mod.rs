@@ -2,11 +2,13 @@
 //!
 //! - [`keys`]: the keys. [`work`]: what a commit writes, worked out in memory. [`query`], [`changes`]: pages, made of rows.
 //! - [`announce`]: announcements of this server's commits and of others'. [`check`]: rows verified against each other.
+//! - [`moving`]: the rows of an account that is moved.
 
 pub(crate) mod announce;
 pub(crate) mod changes;
 pub(crate) mod check;
 pub(crate) mod keys;
+pub(crate) mod moving;
 pub(crate) mod query;
 pub(crate) mod work;
 

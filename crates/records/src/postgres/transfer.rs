@@ -12,19 +12,18 @@ use super::{
     error::{AttemptError, column},
     open::{POSITIONS_PER_RESTORE, is_incomplete, write_meta},
     schema::{
-        META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt, decode_history_key, entry_keys,
-        from_sql, state_key, to_sql, tombstone_prefix,
+        META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt, decode_history_key, from_sql,
+        state_key, to_sql, tombstone_prefix,
     },
     transact::{self, DELETE_BODIES, decode_head},
 };
 use crate::{
-    AccountHead, AccountId, Error, Kind, Position, Record, Row, RowKey, Schema, Tombstone, Transfer,
-    TransferState,
+    AccountHead, AccountId, Error, Kind, Position, Row, RowKey, Tombstone, Transfer, TransferState,
     map::{
-        keys::{live_key, tombstone_key},
-        work::{Value, Writes, pack, sql_body},
+        keys::tombstone_key,
+        moving::{count_bodies, plan},
     },
-    rows::{BodyNumber, LiveRow, StateRow, TombstoneRow, encode_number},
+    rows::{TombstoneRow, encode_number},
     transfer::RowPage,
     validate,
 };
@@ -101,18 +100,11 @@ impl Transfer for Postgres {
     }
 
     async fn put(&self, account: AccountId, rows: Vec<Row>, head: Option<AccountHead>) -> Result<(), Error> {
-        let has_body = |row: &&Row| match row {
-            Row::Record(record) => !record.body.bytes.is_empty() || !record.body.blobs.is_empty(),
-            Row::Tombstone(_) => false,
-        };
-        let bodies = rows.iter().filter(has_body).count();
+        let bodies = count_bodies(&rows);
         let shared = &self.shared;
         let put = async |connection: &Connection| {
             let mut ids = transact::body_ids(connection, bodies).await?.into_iter();
-            let mut writes = Writes::default();
-            for row in rows {
-                plan(&shared.schema, account, row, &mut ids, &mut writes)?;
-            }
+            let writes = plan(&shared.schema, account, rows, &mut ids)?;
             transact::put(connection, &writes, head.as_ref()).await
         };
         shared.move_write(put).await
@@ -233,49 +225,4 @@ async fn clear_rows(connection: &Connection, account: i64) -> Result<usize, Atte
     connection.query(WHAT, DELETE_BODIES, &[&bodies]).await?;
     connection.run(WHAT, "COMMIT").await?;
     Ok(rows.len())
-}
-
-/// Works out what a row of an account is in the tables.
-fn plan(
-    schema: &Schema,
-    account: AccountId,
-    row: Row,
-    ids: &mut impl Iterator<Item = i64>,
-    writes: &mut Writes,
-) -> Result<(), Error> {
-    let record = match row {
-        Row::Record(record) => record,
-        Row::Tombstone(gone) => {
-            let bytes = TombstoneRow { created: gone.created, second: gone.destroyed_seconds }.encode();
-            let key = tombstone_key(gone.kind, gone.revision, gone.id);
-            let value = Value { bytes: bytes.into_vec(), body: None };
-            writes.rows.insert((account, key), Some(value));
-            return Ok(());
-        }
-    };
-    let Record { kind, id, revision, created, body, properties } = record;
-    let mut put = |key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>| {
-        writes.rows.insert((account, key), Some(Value { bytes, body }));
-    };
-    put(live_key(kind, created, id), LiveRow::Creation.encode().into_vec(), None);
-    if revision != created {
-        put(live_key(kind, revision, id), LiveRow::Change { created }.encode().into_vec(), None);
-    }
-    // A kind that the schema lacks has no indexes.
-    for index in schema.kind(kind).map_or(&[][..], |kind| &kind.indexes[..]) {
-        for key in entry_keys(kind, id, index, &properties)? {
-            put(key, Vec::new(), None);
-        }
-    }
-    let mut number = BodyNumber::EMPTY;
-    if !body.bytes.is_empty() || !body.blobs.is_empty() {
-        let body_id = ids.next().ok_or_else(|| Error::internal("more bodies than were counted"))?;
-        number = BodyNumber(from_sql(body_id));
-    }
-    let state = StateRow { revision, created, body: number, properties: &pack(&properties) };
-    put(state_key(kind, id), state.encode().into_vec(), sql_body(number));
-    if let Some(body_id) = sql_body(number) {
-        writes.bodies.insert(body_id, (account, body));
-    }
-    Ok(())
 }

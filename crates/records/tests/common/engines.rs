@@ -75,11 +75,6 @@ impl Engine {
         !self.is_volatile() && !self.is_shared()
     }
 
-    /// Whether its stores can be copied to another engine and from it.
-    pub fn is_movable(self) -> bool {
-        self != Self::Cassandra
-    }
-
     /// Whether several processes may have its store open at once.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::Postgres | Self::Cassandra)
@@ -132,6 +127,18 @@ pub fn arguments() -> Arguments {
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.name(), engine.missing(), test)
+    })
+}
+
+/// A test that needs several engines at once.
+pub fn trial_of_all(engines: [Engine; 2], name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let names = engines.map(Engine::name).join("_and_");
+    Trial::ignorable_test(format!("{names}::{name}"), move || {
+        let missing = engines.into_iter().find_map(|engine| Some((engine, engine.missing()?)));
+        match missing {
+            Some((engine, why)) => run_or_ignore(engine.name(), Some(why), test),
+            None => run_or_ignore(&names, None, test),
+        }
     })
 }
 

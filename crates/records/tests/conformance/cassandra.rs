@@ -49,15 +49,19 @@ crate::promises! {
 }
 
 /// How long something that must come may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-fn url(subject: &Subject) -> &CassandraUrl {
+pub(crate) fn url(subject: &Subject) -> &CassandraUrl {
     let EngineUrl::Cassandra(url) = &subject.config.url else { panic!("the engine is another one") };
     url
 }
 
 /// Runs a statement whose first value is the name of the store.
-async fn cql(subject: &Subject, statement: &str, mut values: Vec<CqlValue>) -> Vec<scylla::value::Row> {
+pub(crate) async fn cql(
+    subject: &Subject,
+    statement: &str,
+    mut values: Vec<CqlValue>,
+) -> Vec<scylla::value::Row> {
     let session = session(url(subject)).await;
     values.insert(0, CqlValue::Text(url(subject).store().to_owned()));
     run_cql(&session, statement, values.into_iter().map(Some).collect()).await

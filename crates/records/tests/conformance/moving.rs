@@ -11,22 +11,25 @@ use crate::{
     Subject,
     common::{
         A, B, EMAIL, LAST, MAILBOX, NAME, THREAD, UID_NEXT, at, blob, commit, create, create_one, destroy,
-        email, get_one, mailbox, move_to,
+        email,
+        engines::{Engine, TestStore},
+        get_one, mailbox, move_to,
         moving::{close, copy_interrupted, differences, move_store, open_both},
         none, revision, rewrite, thread,
     },
 };
 
 crate::promises! {
-    movable: [
+    any: [
         a_comparison_finds_each_difference,
         pages_of_rows_are_in_order_and_bounded,
         a_change_during_the_copy_is_noticed,
     ],
-    movable_disk: [
+    disk: [
         clients_and_followers_go_on_after_a_move,
         what_a_restore_left_out_stays_left_out_after_a_move,
         an_interrupted_copy_is_gone_on_with,
+        an_interrupted_copy_from_elsewhere_is_gone_on_with,
         accounts_that_changed_after_an_interrupted_copy_are_copied_again,
         other_records_are_not_written_over,
         a_store_that_is_in_use_is_not_moved,
@@ -44,7 +47,7 @@ fn elsewhere(subject: &Subject) -> Config {
 
 /// Some of everything: records of several kinds that were changed and destroyed, forgotten history, an erasure that is not
 /// finished, followers.
-async fn fill(subject: &Subject, opened: &Opened) {
+pub(crate) async fn fill(subject: &Subject, opened: &Opened) {
     let records = &*opened.records;
     subject.set_seconds(100);
     let ids = commit(records, A, (0..300).map(email)).await.created;
@@ -334,6 +337,41 @@ async fn an_interrupted_copy_is_gone_on_with(subject: Subject) {
     assert!(copied.kept > 0, "{copied:?}");
     let moved = open(end).await.unwrap();
     assert_eq!(moved.upkeep.check(&|_, _| ()).await.unwrap().findings, [], "no body is left over");
+}
+
+async fn an_interrupted_copy_from_elsewhere_is_gone_on_with(subject: Subject) {
+    let source = filled(&subject).await;
+    close([source.clone(), source]).await;
+    let (middle, end) = (elsewhere(&subject), subject.other());
+    move_store(&subject.config, &middle, &[]).await;
+    let copied = move_store(&middle, &end, &[0, 1, 2, 3, 4, 5, 7, 9, 11]).await;
+    assert!(copied.kept > 0, "{copied:?}");
+    let moved = open(end).await.unwrap();
+    assert_eq!(moved.upkeep.check(&|_, _| ()).await.unwrap().findings, [], "no body is left over");
+}
+
+/// From LMDB to Cassandra, PostgreSQL and LMDB again; each copy is interrupted and gone on with.
+pub(crate) async fn a_store_that_went_through_all_engines_is_the_same(subject: Subject) {
+    let opened = subject.open().await;
+    fill(&subject, &opened).await;
+    let before = answers(&opened).await;
+    let touched = opened.feed.touched(at(0), 10).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    drop(opened);
+    let (cassandra, postgres) = (TestStore::new(Engine::Cassandra), TestStore::new(Engine::Postgres));
+    let end = subject.other();
+    let places = [&subject.config, &cassandra.config, &postgres.config, &end];
+    for places in places.windows(2) {
+        let copied = move_store(places[0], places[1], &[1, 2, 3, 4, 5, 7, 9]).await;
+        assert!(copied.kept > 0, "{copied:?}");
+    }
+    let (source, target) = open_both(&subject.config, &end).await;
+    assert_eq!(differences(&source, &target).await, Vec::<String>::new());
+    close([source, target]).await;
+    let moved = open(end).await.unwrap();
+    assert_eq!(moved.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+    assert_eq!(answers(&moved).await, before);
+    assert_eq!(moved.feed.touched(at(0), 10).await.unwrap(), touched);
 }
 
 async fn accounts_that_changed_after_an_interrupted_copy_are_copied_again(subject: Subject) {

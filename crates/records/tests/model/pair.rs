@@ -127,8 +127,6 @@ impl Pair {
                 self.reopen(is_closed_before, has_all_indexes).await;
             }
             Operation::Backup => self.backup().await,
-            // Stores of this engine can't be moved.
-            Operation::Move { .. } if matches!(self.config.url, EngineUrl::Cassandra(_)) => {}
             Operation::Move { interruptions } => self.move_away_and_back(&interruptions).await,
             Operation::Check => assert_sound(&self.engine).await,
         }

@@ -62,6 +62,7 @@ const COPY_HELP: &str = "\
 Examples:
   restante records copy lmdb:data/records postgres://me@db/restante
   restante records copy postgres://me@db/restante lmdb:data/new-records
+  restante records copy lmdb:data/records cassandra://one,two,three/mail
 
 Ids, revisions, states, UIDs and the checkpoints of followers stay the same, so clients read
 nothing again. TO must be empty, or a copy of FROM that was interrupted: the same command continues

@@ -21,7 +21,8 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct CopyFlags {
-    /// Copy these records: lmdb:<folder> or postgres://<user>@<host>/<database>; no server may be running on them
+    /// Copy these records: lmdb:<folder>, postgres://<user>@<host>/<database> or cassandra://<host>/<keyspace>; no server may be
+    /// running on them
     #[arg(value_name = "FROM")]
     from: EngineUrl,
     /// Copy to these, which are created
@@ -34,7 +35,8 @@ pub(crate) struct CopyFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct CompareFlags {
-    /// The first records: lmdb:<folder> or postgres://<user>@<host>/<database>; no server may be running on them
+    /// The first records: lmdb:<folder>, postgres://<user>@<host>/<database> or cassandra://<host>/<keyspace>; no server may be
+    /// running on them
     #[arg(value_name = "A")]
     a: EngineUrl,
     /// The second ones
