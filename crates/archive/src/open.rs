@@ -113,7 +113,8 @@ impl Default for SqliteConfig {
 /// Settings of the `postgres` engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PostgresConfig {
-    /// Length of a window: each has a partition of its own, retention removes whole partitions.
+    /// Length of a window: each has a partition of its own, retention removes whole partitions. Retention rules make
+    /// windows shorter: one of time to an eighth of what it keeps, one of size or number to a day.
     pub window_seconds: NonZero<u64>,
     /// Connections that answer queries; further queries wait for one.
     pub read_connections: NonZero<usize>,
@@ -130,7 +131,7 @@ pub struct PostgresConfig {
 impl Default for PostgresConfig {
     fn default() -> Self {
         Self {
-            window_seconds: nonzero!(86_400),
+            window_seconds: nonzero!(604_800),
             read_connections: nonzero!(8),
             write_connections: nonzero!(2),
             connect_timeout_ms: nonzero!(5_000),

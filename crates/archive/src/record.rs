@@ -32,6 +32,20 @@ pub fn encode_message(seed: u32, topic: u32, key: Key, body: &[u8], out: &mut Ve
     finish(seed, out, start);
 }
 
+/// The same without a checksum, for the buffers of a page, whose records are never verified.
+#[cfg(feature = "postgres")]
+pub(crate) fn encode_unchecked(topic: u32, key: Key, body: &[u8], out: &mut Vec<u8>) {
+    let length = HEADER_BYTES - FRAME_BYTES + body.len();
+    let length = u32::try_from(length).expect("a body is at most BODY_BYTES_MAX long");
+    out.reserve(HEADER_BYTES + body.len());
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&topic.to_le_bytes());
+    out.extend_from_slice(&key.timestamp.0.to_le_bytes());
+    out.extend_from_slice(&key.message_hash.0);
+    out.extend_from_slice(body);
+}
+
 /// Appends a topic definition to `out`.
 pub(crate) fn encode_definition(seed: u32, number: u32, channel: &str, topic: &str, out: &mut Vec<u8>) {
     let start = begin(out, DEFINITION | number);

@@ -193,6 +193,11 @@ impl Catalog {
         self.state.read().windows.values().map(|known| known.window).collect()
     }
 
+    /// How many windows there are.
+    pub(super) fn window_count(&self) -> usize {
+        self.state.read().windows.len()
+    }
+
     /// Whether nothing is newer than what is known.
     pub(super) fn is_at(&self, sequence: i64, drops: i64) -> bool {
         let state = self.state.read();

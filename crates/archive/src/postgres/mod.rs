@@ -47,6 +47,8 @@ use crate::{
 
 /// How often counts of topics are written and windows are made ahead.
 const TURN: Duration = Duration::from_secs(5);
+/// The longest window where retention keeps a size or a number of messages: a day.
+const AMOUNT_WINDOW_SECONDS: u64 = 86_400;
 /// Turns after which the counts of other servers are read.
 const TURNS_TO_RELOAD: u32 = 12;
 
@@ -97,10 +99,14 @@ pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
     (connect::PLANNER.to_owned(), statements)
 }
 
-/// The length of a window, cut so that what a time rule can't remove yet is at most an eighth of what it keeps.
+/// The length of a window, cut so that what a time rule can't remove yet is at most an eighth of what it keeps, and what a rule
+/// of size or number can't remove yet is at most a day's.
 fn window_ns(config: &Config) -> i64 {
-    let eighth = config.retention.time_seconds.map_or(u64::MAX, |seconds| (seconds / 8).max(60));
-    let seconds = config.postgres.window_seconds.get().min(eighth);
+    let retention = &config.retention;
+    let by_time = retention.time_seconds.map_or(u64::MAX, |seconds| (seconds / 8).max(60));
+    let has_amount = retention.capacity.is_some() || retention.size_bytes.is_some();
+    let by_amount = if has_amount { AMOUNT_WINDOW_SECONDS } else { u64::MAX };
+    let seconds = config.postgres.window_seconds.get().min(by_time).min(by_amount);
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND)
 }
 

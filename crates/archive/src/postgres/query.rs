@@ -1,7 +1,7 @@
 //! Answering a query: choose topics, visit the windows in order, ask each in the cheaper way, cut one page.
 //!
 //! Statements are sent ahead of the answers as long as it is likely that they are needed, so that a page over many windows
-//! doesn't wait for each of them; and while they run, one read of the catalogue's state shows whether it was new enough.
+//! doesn't wait for each of them. The first of them also reads the catalogue's state, which shows whether it was new enough.
 
 use std::{collections::HashMap, pin::pin};
 
@@ -15,8 +15,10 @@ use super::{
     attempt::{AttemptError, Doing},
     catalog::{Answer, Window, get},
     connect::Connection,
-    schema::{self, Access, Select},
-    units::{GATHERED_ROW, MERGE_ROW, OPEN_WINDOW, SEEK_GATHERED, SEEK_TOPIC, STATEMENT, Unit, Units},
+    schema::{self, Access, STATE_TOPIC, Select},
+    units::{
+        GATHERED_ROW, LOCK_WINDOW, MERGE_ROW, OPEN_WINDOW, SEEK_GATHERED, SEEK_TOPIC, STATEMENT, Unit, Units,
+    },
 };
 use crate::{
     Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt,
@@ -62,8 +64,11 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
     }
 }
 
-/// What the database's state was at some moment since the query began: the sequence and the drops.
-type Seen = Option<(i64, i64)>;
+/// The database's state at some moment: the sequence and the drops.
+type StateSeen = (i64, i64);
+
+/// The state at some moment since the query began.
+type Seen = Option<StateSeen>;
 
 /// A query and the connection that it is asked on.
 #[derive(Clone, Copy)]
@@ -82,6 +87,8 @@ struct Found {
     body_bytes: usize,
     /// Whether rows were left unread, because there were bytes enough.
     is_cut: bool,
+    /// The state, if it was asked for.
+    state: Option<StateSeen>,
 }
 
 /// What was found so far, in the order of the query.
@@ -90,6 +97,7 @@ struct Gathered {
     found: Vec<Found>,
     rows: usize,
     body_bytes: usize,
+    state: Option<StateSeen>,
     /// Whether there is a row behind those that make the page full by their bytes, which shows that more remain.
     is_full: bool,
 }
@@ -100,6 +108,7 @@ impl Gathered {
         self.is_full = self.is_full || next.is_cut || (had_enough && !next.offsets.is_empty());
         self.rows += next.offsets.len();
         self.body_bytes += next.body_bytes;
+        self.state = self.state.or(next.state);
         self.found.push(next);
     }
 
@@ -121,14 +130,14 @@ impl Reading<'_> {
         let answer = self.shared.catalog.ask(self.query, &range);
         let is_known_to_be_new =
             seen.is_some_and(|(sequence, drops)| answer.sequence >= sequence && answer.drops == drops);
+        let found = self.find(&answer, &range, !is_known_to_be_new).await?;
         if is_known_to_be_new {
-            let found = self.find(&answer, &range).await?;
-            return self.assemble(found, &answer).await;
+            return self.assemble(found.found, &answer).await;
         }
-        // The state is asked first: behind many rows its answer would be long in coming.
-        let (state, found) = tokio::join!(self.state(), self.find(&answer, &range));
-        let (sequence, drops) = state?;
-        let found = found?;
+        let (sequence, drops) = match found.state {
+            Some(state) => state,
+            None => self.state().await?, // no window has any of the topics
+        };
         if drops != answer.drops || sequence != answer.sequence {
             self.shared.catalog.refresh(self.connection).await?;
             *seen = Some((sequence, drops));
@@ -136,7 +145,7 @@ impl Reading<'_> {
                 return Ok(None);
             }
         }
-        self.assemble(found, &answer).await
+        self.assemble(found.found, &answer).await
     }
 
     async fn state(&self) -> Result<(i64, i64), AttemptError> {
@@ -174,21 +183,29 @@ impl Reading<'_> {
         row.doing("look up a hash")?.map(|row| get(&row, 0)).transpose()
     }
 
-    /// Rows of the windows in the direction of the query, until there are enough.
-    async fn find(&self, answer: &Answer, range: &KeyRange) -> Result<Vec<Found>, AttemptError> {
+    /// Rows of the windows in the direction of the query, until there are enough, and the state, if it is asked for and there is
+    /// a window to ask.
+    async fn find(
+        &self,
+        answer: &Answer,
+        range: &KeyRange,
+        with_state: bool,
+    ) -> Result<Gathered, AttemptError> {
         let limit = self.query.limit + 1; // one more row shows whether more remain
+        let mut gathered = Gathered::default();
         if let Some(topics) = self.gathered_topics(answer, range) {
-            return Ok(vec![self.gather(&topics, range, limit).await?]);
+            gathered.add(self.gather(&topics, range, limit, with_state).await?);
+            return Ok(gathered);
         }
         let mut units = Units::new(self, answer, *range);
-        let mut gathered = Gathered::default();
         if limit >= WIDE_ROWS {
-            Box::pin(self.find_wide(&mut units, limit, &mut gathered)).await?;
+            Box::pin(self.find_wide(&mut units, limit, with_state, &mut gathered)).await?;
         }
         if !gathered.is_enough(limit) {
-            self.ask_all(&mut units, answer, limit, &mut gathered).await?;
+            let with_state = with_state && gathered.state.is_none();
+            self.ask_all(&mut units, answer, limit, with_state, &mut gathered).await?;
         }
-        Ok(gathered.found)
+        Ok(gathered)
     }
 
     /// Reads the first rows of a large page on two connections, each its half, if a second one is free: the server and we have
@@ -197,6 +214,7 @@ impl Reading<'_> {
         &self,
         units: &mut Units<'_>,
         limit: usize,
+        with_state: bool,
         gathered: &mut Gathered,
     ) -> Result<(), AttemptError> {
         let half = limit as f64 * WIDE_SHARE;
@@ -217,8 +235,8 @@ impl Reading<'_> {
         let answer = units.answer;
         let (mut first, mut second) = (first.into_iter(), second.into_iter());
         let (mine, its) = tokio::join!(
-            self.ask_all(&mut first, answer, limit, &mut ours),
-            lease.drive("answer", other.ask_all(&mut second, answer, limit, &mut others)),
+            self.ask_all(&mut first, answer, limit, with_state, &mut ours),
+            lease.drive("answer", other.ask_all(&mut second, answer, limit, false, &mut others)),
         );
         mine?;
         its?;
@@ -229,13 +247,14 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Asks unit after unit until there are enough rows. What is likely needed is asked without waiting for what was asked
-    /// before.
+    /// Asks unit after unit until there are enough rows, and the first also for the state. What is likely needed is asked
+    /// without waiting for what was asked before.
     async fn ask_all(
         &self,
         units: &mut (dyn Iterator<Item = Unit> + Send),
         answer: &Answer,
         limit: usize,
+        mut with_state: bool,
         gathered: &mut Gathered,
     ) -> Result<(), AttemptError> {
         let mut under_way = FuturesOrdered::new();
@@ -248,8 +267,9 @@ impl Reading<'_> {
                 }
                 let Some(unit) = units.next() else { break };
                 expected += unit.expects;
+                let with_state = std::mem::take(&mut with_state);
                 under_way.push_back(async move {
-                    Ok::<_, AttemptError>((self.ask(&unit, answer, limit).await?, unit.expects))
+                    Ok::<_, AttemptError>((self.ask(&unit, answer, limit, with_state).await?, unit.expects))
                 });
             }
             let Some((next, expects)) = under_way.try_next().await? else { return Ok(()) };
@@ -261,7 +281,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The topics' numbers, if asking all windows at once is cheaper than one after the other: for few rows of few topics, far
+    /// The topics' numbers, if asking all windows of the range at once is cheaper than one after the other: for few rows of few topics, far
     /// apart in time.
     fn gathered_topics(&self, answer: &Answer, range: &KeyRange) -> Option<Vec<i32>> {
         let Selection::Topics(set) = &answer.selection else { return None };
@@ -280,22 +300,35 @@ impl Reading<'_> {
         let one_by_one = asked.max(1.0) * (STATEMENT + topics * SEEK_TOPIC)
             + rows.min(self.query.limit as f64) * MERGE_ROW;
         let at_once = STATEMENT
-            + self.shared.catalog.windows().len() as f64 * (OPEN_WINDOW + topics * SEEK_GATHERED)
+            + self.shared.catalog.window_count() as f64 * LOCK_WINDOW
+            + answer.windows.len() as f64 * (OPEN_WINDOW + topics * SEEK_GATHERED)
             + rows * GATHERED_ROW;
         (at_once < one_by_one).then(|| set.ids().iter().map(|id| *id as i32).collect())
     }
 
-    /// Rows of all windows.
-    async fn gather(&self, topics: &Vec<i32>, range: &KeyRange, limit: usize) -> Result<Found, AttemptError> {
+    /// Rows of all windows of the range.
+    async fn gather(
+        &self,
+        topics: &Vec<i32>,
+        range: &KeyRange,
+        limit: usize,
+        with_state: bool,
+    ) -> Result<Found, AttemptError> {
         let (from, until) = bounds(range);
         let limit = limit as i64;
         let parameters: [&(dyn ToSql + Sync); 6] = [&from.0, &from.1, &until.0, &until.1, &limit, topics];
         let everywhere = Window { generation: 0, first_ns: i64::MIN, end_ns: i64::MAX };
-        self.read(&everywhere, Access::Gather, &parameters).await
+        self.read(&everywhere, Access::Gather, with_state, &parameters).await
     }
 
     /// Asks one unit.
-    async fn ask(&self, unit: &Unit, answer: &Answer, limit: usize) -> Result<Found, AttemptError> {
+    async fn ask(
+        &self,
+        unit: &Unit,
+        answer: &Answer,
+        limit: usize,
+        with_state: bool,
+    ) -> Result<Found, AttemptError> {
         let window = &unit.candidate.window;
         let (from, until) = bounds(&unit.range);
         let limit = limit as i64;
@@ -316,11 +349,11 @@ impl Reading<'_> {
                 if access == Access::HashesOfTopics {
                     parameters.extend([&bits.bytes as &(dyn ToSql + Sync), &bits.len]);
                 }
-                return self.read(window, access, &parameters).await;
+                return self.read(window, access, with_state, &parameters).await;
             }
             _ => {}
         }
-        self.read(window, access, &parameters).await
+        self.read(window, access, with_state, &parameters).await
     }
 
     /// Which way to the rows is the cheaper one.
@@ -337,10 +370,11 @@ impl Reading<'_> {
         &self,
         window: &Window,
         access: Access,
+        with_state: bool,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Found, AttemptError> {
         let what = "read messages";
-        let select = Select::new(access, self.query.direction, self.query.bodies);
+        let select = Select { with_state, ..Select::new(access, self.query.direction, self.query.bodies) };
         let prepared =
             self.connection.prepared((window.generation, select), || select.sql(&window.leaf())).await;
         let statement = prepared.doing(what)?;
@@ -438,12 +472,18 @@ struct Collected {
 impl Collected {
     fn add(&mut self, row: &Row, bodies: bool) -> Result<(), AttemptError> {
         let hash: &[u8] = get(row, 1)?;
+        let topic: i32 = get(row, 2)?;
+        if topic == STATE_TOPIC {
+            let drops = hash.try_into().map_err(|_| Error::corrupt("postgres' state is not understood"))?;
+            self.found.state = Some((get(row, 0)?, i64::from_be_bytes(drops)));
+            return Ok(());
+        }
         let Ok(hash) = hash.try_into() else {
             return Err(Error::corrupt("postgres has a hash that isn't 32 bytes long").into());
         };
         let key = Key { timestamp: Timestamp(get(row, 0)?), message_hash: MessageHash(hash) };
-        let topic = get::<i32>(row, 2)? as TopicId;
         let body: &[u8] = if bodies { get(row, 3)? } else { &[] };
+        let topic = topic as TopicId;
         let topics = &mut self.found.topics;
         let number = *self.numbers.entry(topic).or_insert_with(|| {
             topics.push(topic);
@@ -451,7 +491,7 @@ impl Collected {
         });
         let offset = u32::try_from(self.found.bytes.len()).expect("a page is bounded by PAGE_BYTES_MAX");
         self.found.offsets.push(offset);
-        record::encode_message(0, number, key, body, &mut self.found.bytes);
+        record::encode_unchecked(number, key, body, &mut self.found.bytes);
         self.found.body_bytes += body.len();
         Ok(())
     }

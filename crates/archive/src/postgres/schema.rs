@@ -106,7 +106,12 @@ pub(super) struct Select {
     pub(super) access: Access,
     pub(super) is_forward: bool,
     pub(super) bodies: bool,
+    /// Whether a row of topic [`STATE_TOPIC`] with the state comes along.
+    pub(super) with_state: bool,
 }
+
+/// The topic of the row that has the state: no message has it. Its timestamp is the sequence, its hash the drops as eight bytes.
+pub(super) const STATE_TOPIC: i32 = -1;
 
 /// How a statement finds its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +138,7 @@ pub(super) enum Access {
 
 impl Select {
     pub(super) fn new(access: Access, direction: Direction, bodies: bool) -> Self {
-        Self { access, is_forward: direction == Direction::Forward, bodies }
+        Self { access, is_forward: direction == Direction::Forward, bodies, with_state: false }
     }
 
     /// Every statement that reads messages.
@@ -146,10 +151,13 @@ impl Select {
             Access::Hashes,
             Access::HashesOfTopics,
         ];
-        let mut all = vec![Self { access: Access::FindHash, is_forward: true, bodies: false }];
+        let mut all = vec![Self::new(Access::FindHash, Direction::Forward, false)];
         for access in ways {
-            for is_forward in [true, false] {
-                all.extend([true, false].map(|bodies| Self { access, is_forward, bodies }));
+            for direction in [Direction::Forward, Direction::Backward] {
+                for bodies in [true, false] {
+                    let select = Self::new(access, direction, bodies);
+                    all.extend([select, Self { with_state: true, ..select }]);
+                }
             }
         }
         all
@@ -157,6 +165,15 @@ impl Select {
 
     /// The statement for one window's table.
     pub(super) fn sql(self, leaf: &str) -> String {
+        let messages = self.messages_sql(leaf);
+        if !self.with_state {
+            return messages;
+        }
+        let no_body = if self.bodies { ", ''::bytea" } else { "" };
+        format!("SELECT sequence, int8send(drops), {STATE_TOPIC}{no_body} FROM state UNION ALL ({messages})")
+    }
+
+    fn messages_sql(self, leaf: &str) -> String {
         let columns = if self.bodies { "timestamp, hash, topic, body" } else { "timestamp, hash, topic" };
         let range =
             "(timestamp, hash) > ($1::bigint, $2::bytea) AND (timestamp, hash) < ($3::bigint, $4::bytea)";
@@ -175,9 +192,11 @@ impl Select {
                   AND timestamp + 0 BETWEEN $1 AND $3 ORDER BY {own_order} LIMIT $5::bigint) AS found {end}"
             ),
             Access::Gather => format!(
-                // No condition on the plain column, which the primary keys would be taken for.
+                // By the conditions on the plain column the executor leaves out the tables of other times. Each has a second half
+                // that implies the first, because no index serves it then: the planner could take the primary key for a
+                // plain range, and read all other topics on the way.
                 "SELECT {columns} FROM messages WHERE topic = ANY ($6::int[]) \
-                 AND timestamp + 0 BETWEEN $1::bigint AND $3::bigint \
+                 AND (timestamp >= $1::bigint OR timestamp > $3::bigint) AND (timestamp <= $3 OR timestamp < $1) \
                  AND (timestamp + 0, hash) > ($1, $2::bytea) AND (timestamp + 0, hash) < ($3, $4::bytea) \
                  ORDER BY {own_order} LIMIT $5::bigint"
             ),
@@ -225,4 +244,4 @@ fn insert(leaf: &str) -> String {
 pub(super) const STATE: &str = "SELECT sequence, drops FROM state";
 /// Its place among the prepared statements.
 pub(super) const STATE_KEY: SelectKey =
-    (0, Select { access: Access::State, is_forward: true, bodies: false });
+    (0, Select { access: Access::State, is_forward: true, bodies: false, with_state: false });

@@ -16,6 +16,7 @@ const SCAN_ROW: f64 = 0.3;
 pub(super) const SEEK_TOPIC: f64 = 9.0;
 pub(super) const MERGE_ROW: f64 = 1.2;
 pub(super) const STATEMENT: f64 = 60.0;
+pub(super) const LOCK_WINDOW: f64 = 0.5;
 pub(super) const OPEN_WINDOW: f64 = 6.0;
 pub(super) const SEEK_GATHERED: f64 = 3.0;
 pub(super) const GATHERED_ROW: f64 = 1.5;

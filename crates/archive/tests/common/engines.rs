@@ -173,8 +173,10 @@ impl TestArchive {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(url(engine, &folder));
         config.topic_bits = super::topic_bits;
-        // Few connections, so that many tests at once find space in one server.
+        // Few connections, so that many tests at once find space in one server; and windows of a day, so that three days have
+        // several.
         config.postgres = PostgresConfig {
+            window_seconds: nonzero!(86_400),
             read_connections: nonzero!(2),
             write_connections: nonzero!(1),
             ..config.postgres
