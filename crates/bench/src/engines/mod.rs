@@ -259,4 +259,4 @@ async fn run_engine(engine: &dyn Engine, args: &EnginesArgs, results: &Mutex<Res
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -179,6 +179,7 @@ fn names_of_servers_are_those_that_can_be_chosen() {
 /// Against real servers, where dev/services has started them: each has its rows, and nothing is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_the_environment_are_compared() {
+    let _alone = crate::engines::tests::SERVERS.lock().await;
     for (name, connect) in SERVERS {
         let Some(server) = connect(&args()).await.unwrap() else {
             let is_required = std::env::var("RESTANTE_TEST_REQUIRE").is_ok_and(|names| names.contains(name));

@@ -160,11 +160,13 @@ impl Partition {
 
     /// The emails of a page whose bodies are in one partition.
     fn emails(&self, number: u64) -> (usize, usize) {
-        let mut first = self.first_of_page(number);
+        let first = self.first_of_page(number);
         let bucket = |email: usize| self.bodies.get(email).map(|body| body / BUCKET);
-        if bucket(first) != bucket(first + PAGE - 1) {
-            first = first.saturating_sub(PAGE);
-        }
+        let is_in_one =
+            |first: &usize| bucket(*first).is_some() && bucket(*first) == bucket(*first + PAGE - 1);
+        // A bucket has more than two pages, so one beside it is whole where this one is not.
+        let near = [Some(first), first.checked_sub(PAGE), Some(first + PAGE)];
+        let first = near.into_iter().flatten().find(is_in_one).unwrap_or(first);
         (first, first + PAGE)
     }
 
