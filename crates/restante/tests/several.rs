@@ -107,8 +107,11 @@ fn seconds() -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// An address that is free until a server takes it: below the ports that the system gives to connections, and those of the engines.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    let mut ports = std::iter::repeat_with(|| rand::random_range(10_000..20_000));
+    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok());
+    free.expect("ports don't end")
 }
 
 /// A folder of a server, and its ports, which stay the same when it starts again.
