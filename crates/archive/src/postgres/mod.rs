@@ -370,3 +370,29 @@ impl Upkeep for Postgres {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineUrl, Retention};
+
+    #[test]
+    fn rules_of_retention_make_windows_shorter_and_never_longer() {
+        let days = |retention: Retention, window_seconds: u64| {
+            let mut config = Config::new(EngineUrl::Memory);
+            config.postgres.window_seconds = window_seconds.try_into().unwrap();
+            config.retention = retention;
+            window_ns(&config) as f64 / (86_400 * NANOS_PER_SECOND) as f64
+        };
+        let none = Retention::default();
+        let time = |seconds| Retention { time_seconds: Some(seconds), ..none };
+        let number = Retention { capacity: Some(1_000), ..none };
+        let size = Retention { size_bytes: Some(1_000), ..none };
+        assert_eq!(days(none, 604_800), 7.0);
+        assert_eq!(days(time(86_400 * 16), 604_800), 2.0);
+        assert_eq!(days(time(86_400 * 365), 604_800), 7.0);
+        assert_eq!((days(number, 604_800), days(size, 604_800)), (1.0, 1.0));
+        assert_eq!(days(Retention { time_seconds: Some(86_400 * 4), ..number }, 604_800), 0.5);
+        assert_eq!(days(number, 3_600), 1.0 / 24.0);
+    }
+}
