@@ -199,51 +199,28 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
-    use restante_records::{Changes, ChangesSince, Commit, Committed, Count, Page, Record, States, Watch};
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::{JmapConfig, testing};
+    use crate::{
+        JmapConfig,
+        testing::{
+            self,
+            hooked::{Hook, Hooked},
+        },
+    };
 
-    /// Records whose next query waits until something else has happened.
-    struct Interrupted {
-        inner: Arc<dyn Records>,
-        next_query: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
-    }
+    /// The next query says that it begins, and waits until something else has happened.
+    type NextQuery = Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>;
 
     #[async_trait]
-    impl Records for Interrupted {
-        async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
-            self.inner.commit(account, commit).await
-        }
-
-        async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
-            self.inner.get(account, get).await
-        }
-
-        async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-            let interrupted = self.next_query.lock().unwrap().take();
-            if let Some((begun, happened)) = interrupted {
+    impl Hook for NextQuery {
+        async fn before_query(&self, _: &dyn Records, _: AccountId, _: &Query) {
+            let next = self.lock().unwrap().take();
+            if let Some((begun, happened)) = next {
                 begun.send(()).unwrap();
                 happened.await.unwrap();
             }
-            self.inner.query(account, query).await
-        }
-
-        async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-            self.inner.count(account, query).await
-        }
-
-        async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-            self.inner.changes(account, since).await
-        }
-
-        async fn states(&self, account: AccountId) -> Result<States, Error> {
-            self.inner.states(account).await
-        }
-
-        fn watch(&self) -> Watch {
-            self.inner.watch()
         }
     }
 
@@ -251,7 +228,7 @@ mod tests {
     async fn p1_the_state_of_deliveries_is_never_newer_than_that_of_emails() {
         let mut interrupted = None;
         let wrap = |inner: Arc<dyn Records>| {
-            let records = Arc::new(Interrupted { inner, next_query: Mutex::default() });
+            let records = Arc::new(Hooked { inner, hook: NextQuery::default() });
             interrupted = Some(records.clone());
             records as Arc<dyn Records>
         };
@@ -263,7 +240,7 @@ mod tests {
         let before = read(&parts, account).await.unwrap();
 
         let ((begun, begins), (happened, happens)) = (oneshot::channel(), oneshot::channel());
-        *interrupted.next_query.lock().unwrap() = Some((begun, happens));
+        *interrupted.hook.lock().unwrap() = Some((begun, happens));
         let delivered = async {
             begins.await.unwrap();
             server.deliver("From: a@b.example\nSubject: two\n\nhello\n").await;

@@ -1,0 +1,56 @@
+//! Records in which something happens while they are read.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use restante_records::{
+    AccountId, Changes, ChangesSince, Commit, Committed, Count, Error, Get, Page, Query, Record, Records,
+    States, Watch,
+};
+
+/// What happens before a read. Each method does nothing by default.
+#[async_trait]
+pub(crate) trait Hook: Send + Sync + 'static {
+    async fn before_query(&self, _records: &dyn Records, _account: AccountId, _query: &Query) {}
+
+    async fn before_states(&self, _records: &dyn Records, _account: AccountId) {}
+}
+
+/// Records with a hook.
+pub(crate) struct Hooked<H> {
+    pub(crate) inner: Arc<dyn Records>,
+    pub(crate) hook: H,
+}
+
+#[async_trait]
+impl<H: Hook> Records for Hooked<H> {
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.inner.commit(account, commit).await
+    }
+
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.inner.get(account, get).await
+    }
+
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        self.hook.before_query(self.inner.as_ref(), account, query).await;
+        self.inner.query(account, query).await
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        self.inner.count(account, query).await
+    }
+
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        self.inner.changes(account, since).await
+    }
+
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        self.hook.before_states(self.inner.as_ref(), account).await;
+        self.inner.states(account).await
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
+}
