@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::{
     Bench, RAW, Server, Subject,
-    pairs::{Bound, load},
+    pairs::Bound,
     records::{self, SAMPLE},
 };
 use crate::engines::{fresh_name, target};
@@ -95,26 +95,20 @@ impl Postgres {
             ("commit by one committer", 1, Bound::Time(1.5)),
             ("commits by 64 committers", COMMITTERS, Bound::Rate(0.7)),
         ] {
-            let base = async |span| {
+            let raw = raw.clone();
+            let commit = move |client| {
                 let raw = raw.clone();
-                load(clients, span, move |client, _| {
-                    let raw = raw.clone();
-                    async move { raw.commit(client).await }
-                })
-                .await
+                async move { raw.commit(client).await }
             };
-            let ours = async |span| {
-                let (records, next) = (opened.records.clone(), next.clone());
-                load(clients, span, move |client, _| {
-                    let (records, number) = (records.clone(), next.fetch_add(1, Ordering::Relaxed));
-                    async move {
-                        records.commit(records::committer(client), records::commit(number)).await?;
-                        Ok(())
-                    }
-                })
-                .await
-            };
-            bench.compare(Subject { what, beside: RAW }, &[bound], base, ours).await?;
+            records::compare_commits(
+                bench,
+                (Subject { what, beside: RAW }, &[bound][..]),
+                clients,
+                opened,
+                &next,
+                commit,
+            )
+            .await?;
         }
         Ok(())
     }

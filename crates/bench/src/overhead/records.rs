@@ -1,12 +1,23 @@
 //! The records of commits and pages: emails as a mailbox has them.
 
-use std::ops::Bound::{Included, Unbounded};
+use std::{
+    future::Future,
+    ops::Bound::{Included, Unbounded},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use restante_records::{
     AccountId, Body, Change, Commit, Config, EngineUrl, Index, IndexSchema, Kind, KindSchema, Opened,
     Properties, Property, Query, RecordId, Revision, Schema, Value,
 };
 
+use super::{
+    Bench, Subject,
+    pairs::{Bound, load},
+};
 use crate::random::Random;
 
 pub(super) const EMAIL: Kind = Kind(1);
@@ -29,6 +40,31 @@ const FIRST_RECEIVED: u64 = 1_700_000_000;
 pub(super) const SAMPLE: AccountId = AccountId(1);
 /// The first of the accounts with commits.
 const COMMITTERS: u32 = 1_000;
+
+/// Compares clients that commit an email each time, each to an account of its own, with a raw commit by as many clients. `next` is the
+/// number of the next email.
+pub(super) async fn compare_commits<W: Future<Output = anyhow::Result<()>> + Send>(
+    bench: &mut Bench<'_>,
+    (subject, bounds): (Subject<'_>, &[Bound]),
+    clients: usize,
+    opened: &Opened,
+    next: &Arc<AtomicU64>,
+    raw: impl Fn(usize) -> W + Clone + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let base = async |span| {
+        let raw = raw.clone();
+        load(clients, span, move |client, _| raw(client)).await
+    };
+    let ours = async |span| {
+        let (records, next) = (opened.records.clone(), next.clone());
+        load(clients, span, move |client, _| {
+            let (records, number) = (records.clone(), next.fetch_add(1, Ordering::Relaxed));
+            async move { Ok(records.commit(committer(client), commit(number)).await.map(drop)?) }
+        })
+        .await
+    };
+    bench.compare(subject, bounds, base, ours).await
+}
 
 /// The account of a client that commits.
 pub(super) fn committer(client: usize) -> AccountId {

@@ -1,9 +1,6 @@
 //! Commits, beside one conditional batch on one partition with the same rows.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use anyhow::{Context, ensure};
 use restante_records::{AccountId, Opened};
@@ -20,7 +17,7 @@ use tokio::sync::Mutex;
 use super::{
     super::{
         Bench,
-        pairs::{Bound, load},
+        pairs::Bound,
         records::{self, SAMPLE},
     },
     Cassandra, Keyspace, beside_raw,
@@ -44,26 +41,13 @@ impl Cassandra {
             ("commits to 64 accounts at once", ACCOUNTS, &[Bound::Rate(0.8)][..]),
         ];
         for (what, clients, bounds) in measured {
-            let base = async |span| {
+            let raw = raw.clone();
+            let commit = move |client| {
                 let raw = raw.clone();
-                load(clients, span, move |client, _| {
-                    let raw = raw.clone();
-                    async move { raw.commit(client).await }
-                })
-                .await
+                async move { raw.commit(client).await }
             };
-            let ours = async |span| {
-                let (records, next) = (opened.records.clone(), next.clone());
-                load(clients, span, move |client, _| {
-                    let (records, number) = (records.clone(), next.fetch_add(1, Ordering::Relaxed));
-                    async move {
-                        records.commit(records::committer(client), records::commit(number)).await?;
-                        Ok(())
-                    }
-                })
-                .await
-            };
-            bench.compare(beside_raw(what), bounds, base, ours).await?;
+            records::compare_commits(bench, (beside_raw(what), bounds), clients, opened, &next, commit)
+                .await?;
         }
         Ok(())
     }
