@@ -125,7 +125,7 @@ pub struct LmdbConfig {
 
 impl Default for LmdbConfig {
     fn default() -> Self {
-        Self { log_bytes: 8 << 20, is_compressed: true }
+        Self { log_bytes: 4 << 20, is_compressed: true }
     }
 }
 

@@ -27,8 +27,8 @@ const TABLES: [Table; 5] = [BLOBS, PACKS, SUMS, LOOSE, META];
 const FORMAT: &[u8] = b"format";
 const FILES: &[u8] = b"files";
 
-/// The commit log of the index: rows of some 70 bytes are written to LMDB fifty thousand at a time, and are in memory until then.
-const LOG_BYTES: u64 = 4 << 20;
+/// The commit log of the index: rows of some 70 bytes are written to LMDB twenty-five thousand at a time, and are in memory until then.
+const LOG_BYTES: u64 = 2 << 20;
 
 /// Where a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
