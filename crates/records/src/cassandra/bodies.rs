@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use scylla::value::CqlValue;
+use scylla::value::{CqlValue, Row};
 
 use super::{
     Shared,
@@ -18,6 +18,8 @@ const BATCH_ROWS: usize = 100;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bodies that one statement reads at most: each has 256 KiB at most.
 const READ_BODIES: usize = 32;
+/// From so many bodies on a range of rows is read instead, in which each of them costs Cassandra less than by its number.
+const RANGE_BODIES: usize = 8;
 /// Statements of one request that are under way at once.
 const AT_ONCE: usize = 8;
 /// What is deleted never comes back under the same number, so its deletion may come from the future: a clock that goes wrong
@@ -28,6 +30,9 @@ const PUT: &str = "INSERT INTO body (store, account, bucket, number, blobs, byte
 const REFER: &str = "INSERT INTO reference (store, segment, number, account, blobs) VALUES (?, ?, ?, ?, ?)";
 const GET: &str = "SELECT number, blobs, bytes FROM body \
      WHERE store = ? AND account = ? AND bucket = ? AND number IN ?";
+const GET_RANGE: &str = "SELECT number, blobs, bytes FROM body \
+     WHERE store = ? AND account = ? AND bucket = ? AND number >= ? AND number <= ? LIMIT ?";
+const WHAT: &str = "read bodies of records";
 const DELETE: &str =
     "DELETE FROM body USING TIMESTAMP ? WHERE store = ? AND account = ? AND bucket = ? AND number = ?";
 const DELETE_REFERENCE: &str =
@@ -73,7 +78,7 @@ impl Shared {
         self.write_batches("write bodies of records", batches.finish()).await
     }
 
-    async fn write_batches(&self, what: &str, batches: Vec<Vec<Bound>>) -> Result<(), Error> {
+    pub(super) async fn write_batches(&self, what: &str, batches: Vec<Vec<Bound>>) -> Result<(), Error> {
         let mut writes = Vec::with_capacity(batches.len());
         for batch in batches {
             writes.push(self.database.write_all(what, batch));
@@ -102,18 +107,20 @@ impl Shared {
         self.write_batches("remove bodies of records", marks.finish()).await
     }
 
-    /// The bodies with some numbers, as far as they are there and can be read.
+    /// The bodies with some numbers, as far as they are there and can be read. Those of records whose ids are close together are
+    /// mostly close together, too.
     pub(super) async fn read_bodies(
         &self,
         account: AccountId,
         mut numbers: Vec<u64>,
+        are_close: bool,
     ) -> Result<BTreeMap<u64, Body>, Error> {
         numbers.sort_unstable();
         numbers.dedup();
         let mut reads = Vec::new();
         for bucket in numbers.chunk_by(|one, other| body_bucket(*one) == body_bucket(*other)) {
             for numbers in bucket.chunks(READ_BODIES) {
-                reads.push(self.read_bucket(account, numbers));
+                reads.push(self.read_bucket(account, numbers, are_close));
             }
         }
         let mut bodies = BTreeMap::new();
@@ -124,31 +131,54 @@ impl Shared {
         Ok(bodies)
     }
 
-    async fn read_bucket(&self, account: AccountId, numbers: &[u64]) -> Result<Vec<(u64, Body)>, Error> {
-        let Some(first) = numbers.first() else { return Ok(Vec::new()) };
-        let mut values = self.account_values(account);
-        values.push(bigint(body_bucket(*first)));
-        values.push(CqlValue::List(numbers.iter().map(|number| bigint(*number)).collect()));
-        let mut bodies = Vec::with_capacity(numbers.len());
-        for row in &self.database.read("read bodies of records", GET, values).await? {
-            let blobs = bytes(row, 1).and_then(blobs_of);
-            if let (Some(number), Some(blobs), Some(bytes)) = (number(row, 0), blobs, bytes(row, 2)) {
-                bodies.push((number, Body { bytes: Bytes::copy_from_slice(bytes), blobs }));
+    async fn read_bucket(
+        &self,
+        account: AccountId,
+        numbers: &[u64],
+        are_close: bool,
+    ) -> Result<BTreeMap<u64, Body>, Error> {
+        let Some((first, last)) = numbers.first().zip(numbers.last()) else { return Ok(BTreeMap::new()) };
+        let mut place = self.account_values(account);
+        place.push(bigint(body_bucket(*first)));
+        let mut bodies = BTreeMap::new();
+        if are_close && numbers.len() >= RANGE_BODIES {
+            let limit = numbers.len() + numbers.len() / 4;
+            let of_range = [bigint(*first), bigint(*last), CqlValue::Int(limit as i32)];
+            let rows =
+                self.database.read(WHAT, GET_RANGE, place.iter().cloned().chain(of_range).collect()).await?;
+            bodies = decode(&rows);
+            if rows.len() < limit {
+                return Ok(bodies);
             }
+        }
+        let rest = numbers.iter().filter(|number| !bodies.contains_key(number)).map(|number| bigint(*number));
+        let rest: Vec<CqlValue> = rest.collect();
+        if !rest.is_empty() {
+            place.push(CqlValue::List(rest));
+            bodies.extend(decode(&self.database.read(WHAT, GET, place).await?));
         }
         Ok(bodies)
     }
 }
 
+/// The bodies of rows, as far as they can be read.
+fn decode(rows: &[Row]) -> BTreeMap<u64, Body> {
+    let body = |row| {
+        let (number, blobs, bytes) = (number(row, 0)?, bytes(row, 1).and_then(blobs_of)?, bytes(row, 2)?);
+        Some((number, Body { bytes: Bytes::copy_from_slice(bytes), blobs }))
+    };
+    rows.iter().filter_map(body).collect()
+}
+
 /// Statements by partitions.
 #[derive(Default)]
-struct Batches {
+pub(super) struct Batches {
     full: Vec<Vec<Bound>>,
     open: BTreeMap<(u8, u64), (Vec<Bound>, usize)>,
 }
 
 impl Batches {
-    fn add(&mut self, partition: (u8, u64), statement: Bound, bytes: usize) {
+    pub(super) fn add(&mut self, partition: (u8, u64), statement: Bound, bytes: usize) {
         let (batch, so_far) = self.open.entry(partition).or_default();
         if !batch.is_empty() && (batch.len() >= BATCH_ROWS || *so_far + bytes > BATCH_BYTES) {
             self.full.push(std::mem::take(batch));
@@ -158,7 +188,7 @@ impl Batches {
         *so_far += bytes;
     }
 
-    fn finish(mut self) -> Vec<Vec<Bound>> {
+    pub(super) fn finish(mut self) -> Vec<Vec<Bound>> {
         self.full.extend(self.open.into_values().map(|(batch, _)| batch));
         self.full
     }

@@ -143,7 +143,7 @@ impl Check<'_> {
         let numbers: Vec<u64> = numbers.filter(|number| *number != 0).collect();
         let mut lengths = BTreeMap::new();
         for numbers in numbers.chunks(BODIES) {
-            let bodies = self.shared.read_bodies(account, numbers.to_vec()).await?;
+            let bodies = self.shared.read_bodies(account, numbers.to_vec(), false).await?;
             let length = |(number, body): (u64, Body)| {
                 let blobs = body.blobs.iter().flat_map(|blob| blob.0).collect::<Vec<u8>>();
                 (number, (i32::try_from(body.bytes.len()).unwrap_or(i32::MAX), blobs))

@@ -11,10 +11,10 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
-use tracing::debug;
 
 use super::{
     Shared,
+    finish::{Finishing, Left},
     head::Head,
     schema::{gone_key, state_key, state_prefix},
     sequence::{Numbers, give_way},
@@ -34,6 +34,8 @@ const ACCOUNTS_MAX: usize = 128;
 const GROUP_COMMITS: usize = 64;
 const GROUP_CHANGES: usize = 1_024;
 const GROUP_BYTES: usize = 1 << 20;
+/// When this server has made so many of the last changes of an account, it takes for granted that it makes the next one.
+const MARKS_OF_OWN: usize = 3;
 /// A group with more changes is worked out on the blocking pool: each takes some microseconds.
 const CHANGES_INLINE_MAX: usize = 64;
 
@@ -193,16 +195,6 @@ struct Made {
     is_contended: bool,
 }
 
-/// What a change of an account has left to be removed.
-#[derive(Debug, Default)]
-pub(super) struct Left {
-    /// The position that it took.
-    pub(super) position: Option<Position>,
-    /// The account's position before.
-    pub(super) position_before: Option<Position>,
-    pub(super) bodies: Vec<u64>,
-}
-
 impl Shared {
     /// Makes a group of commits of an account and answers them; returns whether another server commits there as well.
     async fn make(&self, account: AccountId, group: Vec<Waiting>) -> bool {
@@ -211,10 +203,11 @@ impl Shared {
         match self.make_commits(account, &commits).await {
             Ok(Tried::Made(made)) => {
                 // Who looks for what is gone waits until it is removed.
-                let _finishing = self.finishing.read().await;
+                let guard = self.finishing.clone().read_owned().await;
                 self.announcements.committed(account, made.revision, made.position);
                 answer(group, made.answers);
-                self.remove_left(account, &made.left).await;
+                // When the task has ended, upkeep removes it.
+                let _ = self.finisher.send(Finishing { account, left: made.left, guard }).await;
                 made.is_contended
             }
             Ok(Tried::Nothing(answers)) => {
@@ -247,9 +240,13 @@ impl Shared {
 
     async fn make_commits(&self, account: AccountId, commits: &[Commit]) -> Result<Tried, Error> {
         let deadline = self.database.deadline();
+        let mut attempt = self.read_as_met(account, commits);
         let mut was_refused = false;
         loop {
-            match self.try_make(account, commits, deadline).await? {
+            let is_guess = attempt.is_some();
+            match self.try_make(account, commits, attempt.take(), deadline).await? {
+                // What follows from a guess may be wrong, unless it was committed.
+                Tried::Nothing(_) if is_guess => {}
                 Tried::Refused if Instant::now() < deadline => was_refused = true,
                 Tried::Made(made) => {
                     let is_contended = made.is_contended || was_refused;
@@ -264,13 +261,19 @@ impl Shared {
         &self,
         account: AccountId,
         commits: &[Commit],
+        guess: Option<(Option<Head>, Read)>,
         deadline: Instant,
     ) -> Result<Tried, Error> {
-        let Some((before, read)) = self.read_for(account, commits).await? else { return Ok(Tried::Refused) };
+        let is_guess = guess.is_some();
+        let read = match guess {
+            Some(guess) => Some(guess),
+            None => self.read_for(account, commits).await?,
+        };
+        let Some((before, read)) = read else { return Ok(Tried::Refused) };
         let bodies: usize = commits.iter().map(bodies_of).sum();
         // First with other numbers, to see whether there is anything to write, and how much.
         let worked = self.work_out(account, &read, 1, commits).await?;
-        if worked.writes.is_empty() {
+        if worked.writes.is_empty() || is_guess && worked.answers.iter().any(Result::is_err) {
             return Ok(Tried::Nothing(worked.answers));
         }
         let rows = rows_of(&worked.writes);
@@ -325,6 +328,21 @@ impl Shared {
                 Ok(Tried::Made(Made { answers, revision, position: taken.position, left, is_contended }))
             }
         }
+    }
+
+    /// The same without a read, for commits that only create records, in an account that no other server has committed to lately: if
+    /// one has meanwhile, the commit is refused.
+    fn read_as_met(&self, account: AccountId, commits: &[Commit]) -> Option<(Option<Head>, Read)> {
+        let changes = commits.iter().flat_map(|commit| &commit.changes);
+        let only_create = changes.into_iter().all(|change| matches!(change, Change::Create { .. }));
+        let head = self.confirmed(account).filter(|head| {
+            let is_own = head.marks.iter().take(MARKS_OF_OWN).all(|mark| self.is_own(mark));
+            is_own && head.version > 0 && head.epoch == self.epoch && head.row.restores == self.restores()
+        });
+        let head = Head::clone(&*head.filter(|_| only_create)?);
+        let mut read = Read { restores: self.restores(), ..Read::default() };
+        read.heads.insert(account, head.row.clone());
+        Some((Some(head), read))
     }
 
     /// What some commits of an account need to be worked out; `None` when the account has changed meanwhile.
@@ -403,16 +421,6 @@ impl Shared {
         }
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Error::internal(format!("work on records broke off: {error}")))
-    }
-
-    /// Removes what a change has left. What is not removed now, because no node answers, [`crate::Upkeep::clean`] removes.
-    pub(super) async fn remove_left(&self, account: AccountId, left: &Left) {
-        let feed = self.finish_position(left.position, left.position_before);
-        let (feed, bodies) =
-            futures_util::future::join(feed, self.remove_bodies(account, &left.bodies)).await;
-        if let Err(error) = feed.and(bodies) {
-            debug!(account = account.0, %error, "what a commit has left is removed later");
-        }
     }
 
     /// Now, in milliseconds since 1970; times before that are taken for it.

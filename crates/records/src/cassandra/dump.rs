@@ -95,7 +95,7 @@ impl Shared {
         let account = view.account();
         let to = after(STATE);
         let rows = view.slice(Range { from, to: &to, limit, is_down: false }).await?;
-        let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value)).await?;
+        let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value), true).await?;
         let mut records = Vec::with_capacity(rows.len());
         for (key, value) in &rows {
             let place = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;

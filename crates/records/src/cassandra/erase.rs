@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    commit::{Left, gone_of, rows_of},
+    commit::{gone_of, rows_of},
+    finish::Left,
     head::Head,
     schema::{HISTORY, STATE, after, corrupt, decode_history_key, decode_state_key},
     transact::Outcome,
@@ -128,11 +129,11 @@ impl Shared {
         match self.change(account, Some(&view.head), &next, &rows_of(&work.writes), deadline).await? {
             Outcome::Refused => Err(ViewError::Moved),
             Outcome::Made => {
-                let _finishing = self.finishing.read().await;
+                let _guard = self.finishing.read().await;
                 if let Some(position) = left.position {
                     self.announcements.committed(account, next.row.revision, position);
                 }
-                self.remove_left(account, &left).await;
+                self.remove_left(&[(account, &left)]).await;
                 Ok(())
             }
         }

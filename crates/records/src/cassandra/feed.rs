@@ -14,7 +14,7 @@ use scylla::value::CqlValue;
 use super::{
     Shared,
     bodies::for_good,
-    connect::{bigint, blob, bytes, number, text},
+    connect::{Bound, bigint, blob, bytes, number, text},
     head::Head,
     schema::{META_FLOOR, RESTORE_BITS, account_number, first_segment, position_of, restores_of, slot_of},
     transact::{Outcome, Rows},
@@ -240,30 +240,29 @@ impl Shared {
                 break;
             }
         }
-        self.finish_position(None, Some(row.position)).await
+        self.remove_past(row.position).await
     }
 
-    /// Marks a position as done, and removes another one that is past.
-    pub(super) async fn finish_position(
-        &self,
-        done: Option<Position>,
-        past: Option<Position>,
-    ) -> Result<(), Error> {
-        let place = |position: Position| {
-            let (segment, slot) = slot_of(position);
-            [text(self.store()), bigint(segment), CqlValue::Int(slot)]
-        };
-        let done = async {
-            let Some(position) = done else { return Ok(()) };
-            self.database.write("mark a commit as done", DONE, place(position).into()).await
-        };
-        let past = async {
-            let Some(position) = past.filter(|position| *position != Position(0)) else { return Ok(()) };
-            let mut values = vec![for_good()];
-            values.extend(place(position));
-            self.database.write("shorten the feed", DROP, values).await
-        };
-        futures_util::future::try_join(done, past).await.map(drop)
+    /// Marks the commit of a position as done.
+    pub(super) fn done(&self, position: Position) -> Bound {
+        (DONE, self.place(position).into())
+    }
+
+    /// Removes a position that is past.
+    pub(super) fn past(&self, position: Position) -> Bound {
+        let mut values = vec![for_good()];
+        values.extend(self.place(position));
+        (DROP, values)
+    }
+
+    fn place(&self, position: Position) -> [CqlValue; 3] {
+        let (segment, slot) = slot_of(position);
+        [text(self.store()), bigint(segment), CqlValue::Int(slot)]
+    }
+
+    async fn remove_past(&self, position: Position) -> Result<(), Error> {
+        let (statement, values) = self.past(position);
+        self.database.write("shorten the feed", statement, values).await
     }
 
     /// Below this position the feed has nothing.
@@ -301,7 +300,7 @@ impl Shared {
             let rows = self.intents(segment, slot).await?;
             for row in &rows {
                 match self.position_state(*row).await? {
-                    PositionState::Past => self.finish_position(None, Some(row.position)).await?,
+                    PositionState::Past => self.remove_past(row.position).await?,
                     PositionState::Last(_) | PositionState::Open => is_empty = false,
                 }
             }

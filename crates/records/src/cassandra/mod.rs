@@ -4,7 +4,7 @@
 //!
 //! - [`connect`], [`options`]: connections and statements. [`error`]: what an error of the database means.
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys. [`head`]: the head of an account.
-//! - [`commit`], [`transact`], [`bodies`]: commits. [`sequence`]: positions and numbers.
+//! - [`commit`], [`transact`], [`bodies`], [`finish`]: commits. [`sequence`]: positions and numbers.
 //! - [`view`], [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of other servers.
 //! - [`accounts`], [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep. [`transfer`]: moves.
 
@@ -19,6 +19,7 @@ mod dump;
 mod erase;
 mod error;
 mod feed;
+mod finish;
 mod head;
 mod listen;
 mod open;
@@ -47,6 +48,7 @@ use parking_lot::Mutex;
 use restante_core::{Clock, Identity, Timestamp};
 use tokio::{
     runtime::Handle,
+    sync::mpsc,
     task::{AbortHandle, JoinHandle},
 };
 
@@ -71,6 +73,7 @@ use crate::{
 pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let database = open::database(url, &config).await?;
     let (sequence, requests) = sequence::sequence();
+    let (finisher, left) = finish::queue();
     let mut shared = Shared {
         database,
         url: url.clone(),
@@ -87,19 +90,21 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -
         moving: None,
         body_numbers: tokio::sync::Mutex::new(0..0),
         confirmed: Mutex::new(HashMap::new()),
-        finishing: tokio::sync::RwLock::new(()),
+        finishing: Arc::default(),
+        finisher,
         clock: config.clock,
         metrics: config.metrics,
     };
     open::begin(&mut shared, config.must_exist, purpose).await?;
     let shared = Arc::new(shared);
     let sequencer = tokio::spawn(sequence::run(shared.clone(), requests));
+    let finisher = tokio::spawn(finish::run(shared.clone(), left));
     let listener = match purpose {
         Purpose::Serve => tokio::spawn(listen::run(shared.clone())),
         Purpose::Move => tokio::spawn(open::hold(shared.clone())),
     };
     let queue = Queue::new(shared.clone());
-    let cassandra = Arc::new(Cassandra { shared, queue, tasks: [sequencer, listener] });
+    let cassandra = Arc::new(Cassandra { shared, queue, tasks: [sequencer, finisher, listener] });
     let opened = Opened {
         records: cassandra.clone(),
         feed: cassandra.clone(),
@@ -139,8 +144,9 @@ struct Shared {
     body_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
     /// Heads of accounts that all readers see, whichever node they ask.
     confirmed: Mutex<HashMap<AccountId, Arc<head::Head>>>,
-    /// Held for reading while something is removed that commits have left.
-    finishing: tokio::sync::RwLock<()>,
+    /// Held for reading until that is removed which commits have left.
+    finishing: Arc<tokio::sync::RwLock<()>>,
+    finisher: mpsc::Sender<finish::Finishing>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
 }
@@ -183,7 +189,7 @@ fn other_indexes() -> Error {
 struct Cassandra {
     shared: Arc<Shared>,
     queue: Queue,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl Drop for Cassandra {
@@ -337,6 +343,7 @@ impl Upkeep for Cassandra {
 
     async fn close(&self) -> Result<(), Error> {
         self.queue.close().await;
+        drop(self.shared.finishing.write().await); // what commits have left is removed
         if !self.shared.is_closed.swap(true, Ordering::AcqRel) {
             self.shared.leave().await;
         }

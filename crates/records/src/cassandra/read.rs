@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, HashMap};
 use super::{
     Shared,
     schema::{corrupt, state_key},
-    view::{KEYS, View, Views},
+    view::{KEYS, Range, Row, SLICE_ROWS, View, Views, behind},
 };
 use crate::{
     AccountId, Body, Error, Get, Kind, Property, Record, RecordId, Revision, States, entries,
     rows::{BodyNumber, StateRow},
 };
+
+/// From so many records on a range of rows is read instead, in which each of them costs Cassandra less than by its key.
+const IDS_OF_RANGE: usize = 8;
+/// The most rows of such a range for each record that was asked for.
+const ROWS_PER_ID: usize = 2;
 
 impl Shared {
     /// [`crate::Records::states`].
@@ -27,24 +32,23 @@ impl Shared {
         account: AccountId,
         get: &Get,
     ) -> Result<(Revision, Vec<Option<Record>>), Error> {
-        let keys: Vec<Vec<u8>> = get.ids.iter().map(|id| state_key(get.kind, *id)).collect();
-        let mut unique = keys.clone();
-        unique.sort_unstable();
-        unique.dedup();
+        let mut ids = get.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
         let views = self.views(account);
         // The version with which a body was not there.
         let mut missing = None;
         loop {
-            let Some((view, states)) = self.read_states(&views, &unique).await? else { continue };
+            let Some((view, states)) = self.read_states(&views, get.kind, &ids).await? else { continue };
             let bodies = match get.with_body {
-                true => self.bodies_of(account, states.values()).await?,
+                true => self.bodies_of(account, states.values(), rows_of_range(&ids).is_some()).await?,
                 false => BTreeMap::new(),
             };
             let behind = self.restores().saturating_sub(view.head.row.restores);
-            let mut records = Vec::with_capacity(keys.len());
+            let mut records = Vec::with_capacity(get.ids.len());
             let mut is_damaged = None;
-            for (id, key) in get.ids.iter().zip(&keys) {
-                let record = states.get(key).map(|value| {
+            for id in &get.ids {
+                let record = states.get(&state_key(get.kind, *id)).map(|value| {
                     self.record(account, (get.kind, *id), value, get.with_body.then_some(&bodies), behind)
                 });
                 match record.transpose() {
@@ -64,34 +68,46 @@ impl Shared {
         }
     }
 
-    /// The rows of some records; `None` when the account has changed meanwhile.
+    /// The rows of some records, whose ids are in order; `None` when the account has changed meanwhile.
     async fn read_states<'s>(
         &'s self,
         views: &Views<'s>,
-        keys: &[Vec<u8>],
+        kind: Kind,
+        ids: &[RecordId],
     ) -> Result<Option<(View<'s>, HashMap<Vec<u8>, Vec<u8>>)>, Error> {
+        let keys: Vec<Vec<u8>> = ids.iter().map(|id| state_key(kind, *id)).collect();
+        if let Some(limit) = rows_of_range(ids)
+            && let [from, .., last] = &keys[..]
+        {
+            let to = behind(last);
+            let (view, found) = views.begin_with(Range { from, to: &to, limit, is_down: false }).await?;
+            let rows = views.accept(&view, view.rows(&found)).await?;
+            let is_asked_for = |(key, _): &Row| keys.binary_search(key).is_ok();
+            return Ok(rows.map(|rows| (view, rows.into_iter().filter(is_asked_for).collect())));
+        }
         if keys.len() <= KEYS {
             // One statement reads them at one moment, the head among them.
-            let (rows, head) = self.find(views.account(), keys).await?;
+            let (rows, head) = self.find(views.account(), &keys).await?;
             if let Some(view) = views.of_confirmed(head) {
                 return Ok(Some((view, rows.into_iter().collect())));
             }
         }
         let view = views.begin().await?;
-        let rows = view.find(keys).await;
+        let rows = view.find(&keys).await;
         let rows = views.accept(&view, rows).await?;
         Ok(rows.map(|rows| (view, rows.into_iter().collect())))
     }
 
-    /// The bodies that rows of records name.
+    /// The bodies that rows of records name, whose ids may be close together.
     pub(super) async fn bodies_of<'r>(
         &self,
         account: AccountId,
         states: impl Iterator<Item = &'r Vec<u8>>,
+        are_close: bool,
     ) -> Result<BTreeMap<u64, Body>, Error> {
         let numbers = states.filter_map(|value| StateRow::decode(value)).map(|state| state.body);
         let numbers = numbers.filter(|body| *body != BodyNumber::EMPTY).map(|body| body.0).collect();
-        self.read_bodies(account, numbers).await
+        self.read_bodies(account, numbers, are_close).await
     }
 
     /// The record of a row; without `bodies` its body is left out.
@@ -122,5 +138,28 @@ impl Shared {
     /// The properties of a kind that jump after a restore.
     fn counters(&self, kind: Kind) -> &[Property] {
         self.schema.kind(kind).map_or(&[][..], |kind| &kind.counters[..])
+    }
+}
+
+/// How many rows a range has at most that contains all these ids, which are in order; `None` when it is better to name each.
+fn rows_of_range(ids: &[RecordId]) -> Option<usize> {
+    let (first, last) = ids.first().zip(ids.last())?;
+    let rows = usize::try_from(last.0.checked_sub(first.0)?).ok()?.checked_add(1)?;
+    (ids.len() >= IDS_OF_RANGE && rows <= (ids.len() * ROWS_PER_ID).min(SLICE_ROWS)).then_some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_are_close_together_are_one_range() {
+        let of = |ids: &[u64]| rows_of_range(&ids.iter().copied().map(RecordId).collect::<Vec<_>>());
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8]), Some(8));
+        assert_eq!(of(&[1, 3, 5, 7, 9, 11, 13, 15]), Some(15));
+        assert_eq!(of(&[1, 3, 5, 7, 9, 11, 13, 17]), None, "too many others are between them");
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7]), None);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, u64::MAX]), None);
     }
 }

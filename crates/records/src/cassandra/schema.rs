@@ -11,7 +11,7 @@ pub(super) use crate::map::keys::{
 use crate::{AccountId, Position};
 
 /// The version of the layout.
-pub(super) const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 2;
 
 /// The keys of `meta`.
 pub(super) const META_FORMAT: &str = "format";
@@ -37,8 +37,9 @@ pub(super) const HEAD_SLOT: i32 = -1;
 pub(super) const RESTORE_BITS: u32 = 40;
 /// Numbers of bodies in a partition of `reference`.
 pub(super) const REFERENCE_BITS: u32 = 14;
-/// Numbers of bodies in a partition of `body`.
-const BUCKET_BITS: u32 = 8;
+/// Numbers of bodies in a partition of `body`. All accounts take them in turn: with fewer, each body of a page would have a partition
+/// of its own where many accounts are written to.
+const BUCKET_BITS: u32 = 14;
 /// Accounts in a partition of `accounts`.
 const ACCOUNTS_BITS: u32 = 12;
 /// The partition of `accounts` that lists the others.

@@ -30,7 +30,7 @@ const INDEX: u8 = 3;
 /// Of records that exist.
 const LIVE: u8 = 0;
 /// Bodies of a partition.
-const BUCKET: i64 = 256;
+const BUCKET: i64 = 16_384;
 /// Keys of one request while all of them are listed.
 const KEYS: i32 = 5_000;
 
