@@ -20,7 +20,7 @@ use lapin::{
     },
     types::FieldTable,
 };
-use restante_queue::{Config, EngineUrl, OpenedWork, QueueConfig, open_work};
+use restante_queue::{Config, EngineUrl, OpenedWork, PUBLISH_ITEMS_MAX, QueueConfig, open_work};
 use tokio::{task::AbortHandle, time::timeout};
 
 use super::{
@@ -179,7 +179,7 @@ async fn ours(opened: &OpenedWork, span: Duration) -> anyhow::Result<Load> {
     let consuming = Consuming { received, task: task.abort_handle() };
     let (begun, work) = (Instant::now(), opened.work.clone());
     let publishing = tokio::spawn(async move {
-        let items = vec![Bytes::from(vec![b'm'; MESSAGE_BYTES]); WINDOW];
+        let items = vec![Bytes::from(vec![b'm'; MESSAGE_BYTES]); PUBLISH_ITEMS_MAX];
         let mut sent = 0;
         while begun.elapsed() < span {
             work.publish(&items).await?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, future::try_join_all};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, Consumer, Event,
     message::Delivery,
@@ -22,7 +22,7 @@ use lapin::{
     types::FieldTable,
 };
 use tokio::{
-    sync::{Mutex, mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{Instant, MissedTickBehavior, interval},
 };
 use tracing::info;
@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_secs(3);
 const DEALER_FOR: Duration = Duration::from_secs(10);
 /// How often the queue is looked at.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
+/// Items that wait for their confirms at most; further ones wait for room.
+const UNCONFIRMED_MAX: usize = 100;
 const PERSISTENT: u8 = 2;
 const CLOSED: u16 = 200;
 const CLOSED_TEXT: &str = "the queue is closed";
@@ -54,7 +56,9 @@ pub(super) struct Link {
     /// Rises from link to link.
     pub(super) term: u64,
     publishing: Connection,
-    publisher: Mutex<Channel>,
+    publisher: Channel,
+    /// Room for items that wait for their confirms.
+    unconfirmed: Semaphore,
     consuming: Connection,
     is_blocked: AtomicBool,
     /// A channel without confirms.
@@ -126,7 +130,8 @@ impl Link {
         let link = Self {
             term,
             publishing,
-            publisher: Mutex::new(publisher),
+            publisher,
+            unconfirmed: Semaphore::new(UNCONFIRMED_MAX),
             consuming,
             is_blocked: AtomicBool::new(false),
             beacon,
@@ -156,33 +161,35 @@ impl Link {
     /// # Errors
     /// As [`crate::Work::publish`].
     pub(super) async fn publish(&self, shared: &Shared, queue: &str, items: &[Bytes]) -> Result<(), Error> {
-        // One at a time, so that no more than the items of one call wait for their confirms.
-        let publisher = self.publisher.lock().await;
+        let mut publishing = Vec::with_capacity(items.len());
+        for item in items {
+            publishing.push(self.publish_one(shared, queue, item));
+        }
+        stream::iter(publishing).buffer_unordered(UNCONFIRMED_MAX).try_collect().await
+    }
+
+    async fn publish_one(&self, shared: &Shared, queue: &str, item: &Bytes) -> Result<(), Error> {
+        let failed = |error| unavailable("RabbitMQ takes no items", error);
+        let _room = self.unconfirmed.acquire().await.map_err(|_| crate::closed())?;
         let publishing = async {
-            let mut confirms = Vec::with_capacity(items.len());
-            for item in items {
-                // Without it, a message for which there is no queue is confirmed.
-                let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-                let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
-                let sent = publisher.basic_publish("".into(), queue.into(), options, item, properties).await;
-                confirms.push(sent.map_err(|error| unavailable("RabbitMQ takes no items", error))?);
-            }
-            try_join_all(confirms).await.map_err(|error| unavailable("RabbitMQ takes no items", error))
+            // Without it, a message for which there is no queue is confirmed.
+            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+            let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+            let sent = self.publisher.basic_publish("".into(), queue.into(), options, item, properties).await;
+            sent.map_err(failed)?.await.map_err(failed)
         };
-        let confirms = match shared.address.in_time(publishing).await {
-            Ok(confirms) => confirms,
+        match shared.address.in_time(publishing).await {
+            Ok(Confirmation::Ack(Some(_))) => {
+                let error = Error::unavailable(format!("the queue {queue} is gone"));
+                self.lose(error.to_string());
+                Err(error)
+            }
+            Ok(Confirmation::Nack(_)) => Err(Error::full(format!("the queue {queue} takes no more items"))),
+            Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => Ok(()),
             Err(error) => {
                 self.lose(error.to_string());
-                return Err(error);
+                Err(error)
             }
-        };
-        if confirms.iter().any(|confirm| matches!(confirm, Confirmation::Ack(Some(_)))) {
-            self.lose(format!("the queue {queue} is gone"));
-            return Err(Error::unavailable(format!("the queue {queue} is gone")));
-        }
-        match confirms.iter().any(|confirm| matches!(confirm, Confirmation::Nack(_))) {
-            true => Err(Error::full(format!("the queue {queue} takes no more items"))),
-            false => Ok(()),
         }
     }
 
