@@ -7,7 +7,7 @@ use restante_core::{BlobId, Clock, Timestamp};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, timeout_at},
 };
 
 use super::{
@@ -18,6 +18,9 @@ use crate::{Error, TOUCH_BLOBS_MAX, error::closed};
 
 /// Puts and touches that wait for the next manifest; further ones wait before they are accepted.
 const WAITING_MAX: usize = 1_024;
+
+/// So many entries are noted at once, whenever the last manifest was: a manifest for them costs little beside their puts.
+const EARLY_ENTRIES: usize = 32;
 
 /// Blobs of one put or touch.
 struct Note {
@@ -33,7 +36,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Starts the writer. It begins a manifest `interval` after the former one at the earliest.
+    /// Starts the writer. It begins a manifest `interval` after the former one, or earlier for [`EARLY_ENTRIES`].
     pub(super) fn start(client: Arc<Client>, clock: Arc<dyn Clock>, server: u64, interval: Duration) -> Self {
         let (notes, waiting) = mpsc::channel(WAITING_MAX);
         let writer = Writer { client, clock: clock.clone(), server, interval };
@@ -75,24 +78,18 @@ struct Writer {
 
 impl Writer {
     async fn run(self, mut waiting: mpsc::Receiver<Note>) {
-        let mut number = 0;
-        while let Some(first) = waiting.recv().await {
-            let mut notes = vec![first];
-            let mut entries: usize = notes.iter().map(|note| note.entries.len()).sum();
-            while entries + TOUCH_BLOBS_MAX <= MANIFEST_ENTRIES_MAX
-                && let Ok(note) = waiting.try_recv()
-            {
-                entries += note.entries.len();
-                notes.push(note);
+        let mut next = Instant::now();
+        for number in 0.. {
+            let notes = gather(&mut waiting, next).await;
+            if notes.is_empty() {
+                return;
             }
-            let begin = Instant::now();
+            next = Instant::now() + self.interval;
             let outcome = self.write(&notes, number).await;
-            number += 1;
             for note in notes {
                 let outcome = outcome.as_ref().map_err(Error::duplicate).copied();
                 let _gone = note.done.send(outcome); // its caller may have been cancelled
             }
-            sleep_until(begin + self.interval).await;
         }
     }
 
@@ -102,4 +99,24 @@ impl Writer {
         // Nobody else has this key: it may be put again after a failure.
         self.client.overwrite(&key, encode_manifest(&entries).into()).await
     }
+}
+
+/// What the next manifest notes: all that waits at a time, or earlier when there is enough; nothing when nothing comes any more.
+async fn gather(waiting: &mut mpsc::Receiver<Note>, at: Instant) -> Vec<Note> {
+    let Some(first) = waiting.recv().await else { return Vec::new() };
+    let mut notes = vec![first];
+    let mut entries = notes.iter().map(|note| note.entries.len()).sum::<usize>();
+    while entries < EARLY_ENTRIES
+        && let Ok(Some(note)) = timeout_at(at, waiting.recv()).await
+    {
+        entries += note.entries.len();
+        notes.push(note);
+    }
+    while entries + TOUCH_BLOBS_MAX <= MANIFEST_ENTRIES_MAX
+        && let Ok(note) = waiting.try_recv()
+    {
+        entries += note.entries.len();
+        notes.push(note);
+    }
+    notes
 }
