@@ -38,11 +38,12 @@ test-cluster: toolchain ## Run the tests of faults and of several servers at len
 	$(TEST_FILES) RESTANTE_FAULT_CUTS=$(or $(CUTS),400) RESTANTE_FAULT_SECONDS=$(CLUSTER_SECONDS) RESTANTE_SEVERAL_SECONDS=$(CLUSTER_SECONDS) \
 	dev/services/with $(CLUSTER_SERVICES) -- cargo test $(CLUSTER_TESTS) --locked --no-fail-fast -- --nocapture
 
-test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then in Cassandra, and blobs in S3 (RECORDS=cassandra for one)
-	dev/services/up --install-only postgres cassandra s3
+test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then in Cassandra, blobs in S3, search in OpenSearch (RECORDS=cassandra for one)
+	dev/services/up --install-only postgres cassandra s3 opensearch
 	cargo test --package restante-jmap --lib --locked --no-run
 	for records in $(or $(RECORDS),postgres cassandra); do \
-	RESTANTE_TEST_RECORDS=$$records RESTANTE_TEST_BLOBS=s3 dev/services/with $$records s3 -- cargo test --package restante-jmap --lib --locked || exit 1; done
+	RESTANTE_TEST_RECORDS=$$records RESTANTE_TEST_BLOBS=s3 RESTANTE_TEST_SEARCH=opensearch $(TEST_HEAPS) \
+	dev/services/with $$records s3 opensearch -- cargo test --package restante-jmap --lib --locked || exit 1; done
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \

@@ -2,6 +2,7 @@
 
 mod changes;
 mod get;
+mod index;
 mod interrupted;
 mod model;
 mod parse;

@@ -1,40 +1,13 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use async_trait::async_trait;
-use restante_core::{AccountId, Error, Revision};
-use restante_search::{Document, Hit, Page, Query, Search, matches};
+use restante_search::Document;
 use serde_json::{Value, json};
 
-use super::{Fixture, email_ids, message, reply_to, strings};
+use super::{Fixture, email_ids, index::Index, message, reply_to, strings};
 use crate::JmapConfig;
 
-/// An index that has what a test puts into it.
-#[derive(Default)]
-struct Index(Mutex<(Vec<Document>, Revision)>);
-
-impl Index {
-    fn put(&self, documents: Vec<Document>, revision: Revision) {
-        *self.0.lock().unwrap() = (documents, revision);
-    }
-}
-
-#[async_trait]
-impl Search for Index {
-    async fn query(&self, _: AccountId, query: &Query) -> Result<Page, Error> {
-        let known = self.0.lock().unwrap();
-        let is_behind = |hit: &Hit| query.after.is_none_or(|after| query.order.compare(&after, hit).is_lt());
-        let found = known.0.iter().filter(|document| matches(document, &query.filter));
-        let hits = found.map(|document| Hit { id: document.id, received: document.received });
-        let mut hits: Vec<Hit> = hits.filter(is_behind).collect();
-        hits.sort_by(|left, right| query.order.compare(left, right));
-        let has_more = hits.len() > 50; // small pages
-        hits.truncate(50);
-        Ok(Page { hits, has_more, revision: known.1 })
-    }
-}
-
 async fn fixture() -> (Fixture, Arc<Index>) {
-    let index = Arc::<Index>::default();
+    let index = Arc::new(Index::new().await);
     (Fixture::with(JmapConfig::default(), Some(index.clone())).await, index)
 }
 
@@ -99,7 +72,7 @@ async fn eq5_what_the_index_has_and_what_is_newer_is_found_together() {
         ..Document::default()
     });
     let revision = fixture.server.records.records.states(account).await.unwrap().revision;
-    index.put(indexed.collect(), revision);
+    index.put(account, indexed.collect(), revision).await;
     fixture.destroy(ids[1]).await; // the index still has it
     for n in 10..13 {
         ids.push(fixture.add_plain("needle", n).await);
@@ -162,7 +135,7 @@ async fn eq2_many_hits_are_intersected_with_a_mailbox() {
         documents.push(Document { id, received: n, subject: "needle".to_owned(), ..Document::default() });
     }
     let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
-    index.put(documents, states.revision);
+    index.put(fixture.server.alice.account, documents, states.revision).await;
     let filter = json!({"subject": "needle", "inMailbox": super::mailbox_id(fixture.archive)});
     assert_eq!(found(&fixture, filter.clone()).await, email_ids(&archived));
     fixture.destroy(archived.remove(1)).await; // the index still has it
@@ -186,7 +159,7 @@ async fn eq2_the_newest_hits_are_those_of_all_whatever_the_order_of_the_index() 
         documents.push(Document { id, received, subject: subject.to_owned(), ..Document::default() });
         if n == 370 {
             let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
-            index.put(documents.clone(), states.revision);
+            index.put(fixture.server.alice.account, documents.clone(), states.revision).await;
         }
     }
     for n in [5, 36, 80, 200, 371, 396] {
@@ -247,6 +220,6 @@ async fn eq5_an_index_that_lags_far_behind_does_not_keep_its_partial_results() {
     let indexed =
         ids.iter().map(|id| Document { id: *id, subject: "needle".to_owned(), ..Document::default() });
     let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
-    index.put(indexed.collect(), states.revision);
+    index.put(fixture.server.alice.account, indexed.collect(), states.revision).await;
     assert_eq!(found(&fixture, filter).await.len(), 520, "no email has changed meanwhile");
 }
