@@ -207,7 +207,7 @@ impl Shared {
                 self.announcements.committed(account, made.revision, made.position);
                 answer(group, made.answers);
                 // When the task has ended, upkeep removes it.
-                let _ = self.finisher.send(Finishing { account, left: made.left, guard }).await;
+                let _ = self.finisher.send(Finishing { account, left: made.left, _guard: guard }).await;
                 made.is_contended
             }
             Ok(Tried::Nothing(answers)) => {

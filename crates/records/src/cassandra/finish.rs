@@ -30,7 +30,7 @@ pub(super) struct Left {
 pub(super) struct Finishing {
     pub(super) account: AccountId,
     pub(super) left: Left,
-    pub(super) guard: OwnedRwLockReadGuard<()>,
+    pub(super) _guard: OwnedRwLockReadGuard<()>,
 }
 
 /// The queue of the task.

@@ -10,10 +10,10 @@ use crate::{
     validate::{check_changes, check_since},
 };
 
-/// Rows that are read at first for each entry that a page may have, and beside. Rows in vain are of records that were returned
-/// as created already.
-const ROWS_PER_ENTRY: usize = 2;
-const ROWS_BESIDE: usize = 64;
+/// Rows that are read at first beside one for each entry that a page may have: a quarter of them, and some. Rows in vain are of records
+/// that were returned as created already; where there are many, a page has fewer entries.
+const ENTRIES_PER_ROW_BESIDE: usize = 4;
+const ROWS_BESIDE: usize = 16;
 /// So many rows hold a whole revision at least, with one of the next.
 const ROWS_OF_REVISION: usize = COMMIT_CHANGES_MAX + 1;
 
@@ -52,7 +52,7 @@ impl Asked {
 
     /// How many rows are read for a page at first, and then at most.
     pub(crate) fn rows_max(&self) -> [usize; 2] {
-        let few = self.limit * ROWS_PER_ENTRY + ROWS_BESIDE;
+        let few = self.limit + self.limit / ENTRIES_PER_ROW_BESIDE + ROWS_BESIDE;
         [few, few.max(self.limit + ROWS_OF_REVISION)]
     }
 
