@@ -36,6 +36,7 @@ test-cluster: toolchain ## Run the tests of faults and of several servers at len
 	dev/services/up --install-only $(CLUSTER_SERVICES)
 	cargo test $(CLUSTER_TESTS) --locked --no-run
 	$(TEST_FILES) RESTANTE_FAULT_CUTS=$(or $(CUTS),400) RESTANTE_FAULT_SECONDS=$(CLUSTER_SECONDS) RESTANTE_SEVERAL_SECONDS=$(CLUSTER_SECONDS) \
+	RESTANTE_FAULT_DEATHS=$(or $(CUTS),400) \
 	dev/services/with $(CLUSTER_SERVICES) -- cargo test $(CLUSTER_TESTS) --locked --no-fail-fast -- --nocapture
 
 test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then in Cassandra, blobs in S3, search in OpenSearch (RECORDS=cassandra for one)

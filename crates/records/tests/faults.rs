@@ -26,9 +26,11 @@ use common::{
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use restante_core::{ErrorKind, nonzero};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use restante_fault_proxy::{Direction, Proxy, Side};
-use restante_records::{AccountId, Config, EngineUrl, Opened, PostgresConfig, PostgresUrl, open};
+use restante_records::{
+    AccountId, CassandraConfig, Config, EngineUrl, Opened, PostgresConfig, PostgresUrl, open,
+};
 use tokio::time::timeout;
 
 type Run = fn(Arc<TestStore>) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -41,6 +43,8 @@ macro_rules! promises {
 const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 /// Places at which connections are cut in one commit, in each direction. `RESTANTE_FAULT_CUTS=1000` for a long run.
 const CUTS: u64 = 40;
+/// Servers that die in a commit. `RESTANTE_FAULT_DEATHS=1000` for a long run.
+const DEATHS: u64 = 12;
 /// Seconds of random faults. `RESTANTE_FAULT_SECONDS=600` for a long run.
 const SECONDS: u64 = 8;
 /// How long something that must come may take.
@@ -56,11 +60,20 @@ fn main() {
         a_database_that_is_away_refuses_and_comes_back,
         histories_hold_under_random_faults,
     ];
-    // The connections of `cassandra` are cut in its own part of the conformance suite.
+    // On Cassandra, connections are cut by a test of the conformance suite.
     let engine = Engine::Postgres;
     let mut trials = Vec::new();
     for (name, promise) in promises {
         trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
+    }
+    let of_both = promises![
+        a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing,
+        servers_whose_clocks_differ_agree,
+    ];
+    for engine in [Engine::Postgres, Engine::Cassandra] {
+        for (name, promise) in of_both {
+            trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
+        }
     }
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
@@ -77,7 +90,12 @@ fn impatient(place: &TestStore) -> Config {
         lock_timeout_ms: nonzero!(1_000),
         ..place.config.postgres
     };
-    Config { postgres, ..place.config.clone() }
+    let cassandra = CassandraConfig {
+        request_timeout_ms: nonzero!(2_000),
+        patience_ms: nonzero!(15_000),
+        ..place.config.cassandra
+    };
+    Config { postgres, cassandra, ..place.config.clone() }
 }
 
 /// A server whose connections go through a proxy.
@@ -85,8 +103,20 @@ async fn behind_proxy(place: &TestStore) -> (Proxy, Opened) {
     proxied(impatient(place)).await
 }
 
+/// Opens a store whose connections go through a proxy. Of several nodes of Cassandra that is the first, which the server learns the
+/// others from.
 async fn proxied(config: Config) -> (Proxy, Opened) {
-    let EngineUrl::Postgres(url) = &config.url else { panic!("{} has no proxy", config.url) };
+    let url = match &config.url {
+        EngineUrl::Postgres(url) => url,
+        EngineUrl::Cassandra(url) => {
+            let proxy = Proxy::new(url.nodes()[0].clone()).await.unwrap();
+            let text = url.to_string().replace(&url.nodes().join(","), &proxy.address().to_string());
+            let url = EngineUrl::Cassandra(text.parse().unwrap());
+            let opened = open(Config { url, ..config }).await.unwrap();
+            return (proxy, opened);
+        }
+        other => panic!("{other} has no proxy"),
+    };
     let (scheme, rest) = url.connection().split_once("://").unwrap();
     let (user, rest) = rest.rsplit_once('@').unwrap();
     let (server, database) = rest.split_once('/').unwrap();
@@ -269,6 +299,97 @@ async fn a_database_that_is_away_refuses_and_comes_back(place: Arc<TestStore>) {
     proxy.accept().await.unwrap();
     commit_in_the_end(&opened, &history, A).await;
     history.check(&opened).await;
+}
+
+/// A server dies between its bodies, the commit and the feed: after each number of bytes that it sends in a commit, or that it is sent.
+/// Another one settles what it has begun, no record lacks its body, and a follower sees every commit, though nobody commits to that account afterwards.
+async fn a_server_that_dies_at_any_byte_of_a_commit_leaves_all_of_it_or_nothing(place: Arc<TestStore>) {
+    let other = beside(&place).await;
+    let history = History::default();
+    let deaths = setting("RESTANTE_FAULT_DEATHS", DEATHS);
+    let mut happened = 0;
+    for number in 0..deaths {
+        let account = AccountId(1_000 + number as u32);
+        let (proxy, opened) = behind_proxy(&place).await;
+        for _ in 0..2 {
+            commit_in_the_end(&opened, &history, account).await;
+        }
+        // Without answers a server sends nothing that follows from them.
+        let direction = BOTH[number as usize % 2];
+        let before = proxy.passed(direction);
+        commit_in_the_end(&opened, &history, account).await;
+        let bytes = proxy.passed(direction) - before;
+        proxy.silence_after(direction, (bytes * (number + 1) / deaths).saturating_sub(1));
+        let death = async {
+            while proxy.is_armed(direction) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        history.commit_until(&*opened.records, account, death).await;
+        happened += u64::from(!proxy.is_armed(direction));
+        proxy.refuse().await;
+        proxy.cut();
+        // Nothing of it is closed in order. Its threads may wait for the database, which they don't reach.
+        tokio::task::spawn_blocking(move || drop(opened)).await.unwrap();
+    }
+    assert!(happened >= deaths / 2, "most of {deaths} servers die in a commit: {happened}");
+    let counts = history.check(&other).await;
+    sees_every_commit(&other, (0..deaths).map(|number| AccountId(1_000 + number as u32)).collect()).await;
+    eprintln!("{counts:?}, {happened} of {deaths} servers died in a commit");
+}
+
+/// Who follows from the start finds each account at its newest revision.
+async fn sees_every_commit(opened: &Opened, accounts: Vec<AccountId>) {
+    let start = Instant::now();
+    let mut expected = Vec::new();
+    for account in accounts {
+        expected.push((account, common::revision(&*opened.records, account).await));
+    }
+    loop {
+        let mut seen = common::all_accounts(&*opened.feed).await;
+        seen.sort_unstable();
+        if seen == expected {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "a follower sees {seen:?} and not {expected:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The clocks of servers decide about no commit.
+async fn servers_whose_clocks_differ_agree(place: Arc<TestStore>) {
+    let history = History::default();
+    let mut servers = Vec::new();
+    for seconds in [1_000_000, 1_000_600, 999_400] {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(seconds)));
+        servers.push(open(Config { clock, ..impatient(&place) }).await.unwrap());
+    }
+    let mut readers: Vec<Reader> = servers.iter().map(|_| Reader::new(A)).collect();
+    for round in 0..30 {
+        let server = &servers[round % servers.len()];
+        let expected = (round % 2 == 0).then_some(readers[0].seen());
+        history.commit(&*server.records, A, expected).await.unwrap();
+        for (reader, server) in readers.iter_mut().zip(&servers) {
+            reader.read_on(&*server.records, &history).await.unwrap();
+        }
+    }
+    // At the same time, and all to the same account.
+    let history = Arc::new(history);
+    let writers = servers.iter().map(|server| {
+        let (server, history) = (server.clone(), history.clone());
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                commit_in_the_end(&server, &history, A).await;
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    for server in &servers {
+        assert_eq!(history.check(server).await.acknowledged, 90);
+        sees_every_commit(server, vec![A]).await;
+    }
 }
 
 /// A client that commits until it is stopped, now and then to a state that it has read.

@@ -68,14 +68,7 @@ impl History {
         account: AccountId,
         expected: Option<Revision>,
     ) -> Result<Revision, Error> {
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let text = format!("{number}");
-        let create = Change::Create {
-            kind: EMAIL,
-            body: Body::new(text.clone()),
-            properties: in_mailbox(number % 3, number),
-        };
-        let mut commit = Commit::of([create]);
+        let (text, mut commit) = self.next_commit();
         if let Some(expected) = expected {
             commit = commit.if_in_state(EMAIL, expected);
         }
@@ -103,6 +96,40 @@ impl History {
             *newest = (*newest).max((revision, id));
         }
         answer.map(|made| made.revision)
+    }
+
+    /// Tries a commit on a server that dies when `death` is over: its client gets no answer then. An answer before that is one.
+    pub async fn commit_until(
+        &self,
+        records: &dyn Records,
+        account: AccountId,
+        death: impl Future<Output = ()>,
+    ) {
+        let (text, commit) = self.next_commit();
+        let attempt = Attempt { account, text, expected: None, outcome: Outcome::Unknown };
+        let outcome = tokio::select! {
+            answer = records.commit(account, commit) => match answer {
+                Ok(made) => Outcome::Acknowledged { revision: made.revision, id: made.created[0] },
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    Outcome::Unknown
+                }
+            },
+            () = death => Outcome::Unknown,
+        };
+        self.attempts.lock().push(Attempt { outcome, ..attempt });
+    }
+
+    /// A commit that creates one record, and its text.
+    fn next_commit(&self) -> (String, Commit) {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        let text = format!("{number}");
+        let create = Change::Create {
+            kind: EMAIL,
+            body: Body::new(text.clone()),
+            properties: in_mailbox(number % 3, number),
+        };
+        (text, Commit::of([create]))
     }
 
     fn newest(&self, account: AccountId) -> Option<(Revision, RecordId)> {

@@ -186,6 +186,17 @@ pub async fn accounts_after(feed: &dyn Feed, after: Position) -> Vec<(AccountId,
     touched.into_iter().map(|touched| (touched.account, touched.revision)).collect()
 }
 
+/// All accounts with their revisions, as a follower finds them that begins at the start.
+pub async fn all_accounts(feed: &dyn Feed) -> Vec<(AccountId, Revision)> {
+    let (mut all, mut after) = (Vec::new(), Position::default());
+    loop {
+        let page = feed.touched(after, TOUCHED_MAX).await.unwrap();
+        let Some(last) = page.last() else { return all };
+        after = last.position;
+        all.extend(page.iter().map(|touched| (touched.account, touched.revision)));
+    }
+}
+
 /// The position of the last commit.
 pub async fn last_position(feed: &dyn Feed) -> Position {
     let touched = feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
