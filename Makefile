@@ -32,11 +32,11 @@ test: toolchain ## Run all tests, on the embedded engines, on one server of each
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	$(TEST_FILES) cargo test --workspace --locked
 
-test-cluster: toolchain ## Run the tests of faults and of several servers at length, on three Cassandra nodes too: most of an hour (MINUTES=1 CUTS=40 for less)
+test-cluster: toolchain ## Run the tests of faults and of several servers at length, on three Cassandra nodes too: more than an hour (MINUTES=1 CUTS=40 OPERATIONS=2000 for less)
 	dev/services/up --install-only $(CLUSTER_SERVICES)
 	cargo test $(CLUSTER_TESTS) --locked --no-run
 	$(TEST_FILES) RESTANTE_FAULT_CUTS=$(or $(CUTS),400) RESTANTE_FAULT_SECONDS=$(CLUSTER_SECONDS) RESTANTE_SEVERAL_SECONDS=$(CLUSTER_SECONDS) \
-	RESTANTE_FAULT_DEATHS=$(or $(CUTS),400) \
+	RESTANTE_FAULT_DEATHS=$(or $(CUTS),400) RESTANTE_TEST_OPERATIONS=$(or $(OPERATIONS),50000) \
 	dev/services/with $(CLUSTER_SERVICES) -- cargo test $(CLUSTER_TESTS) --locked --no-fail-fast -- --nocapture
 
 test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then in Cassandra, blobs in S3, search in OpenSearch (RECORDS=cassandra for one)
@@ -113,7 +113,7 @@ TEST_SERVICES := postgres redis s3 opensearch cassandra rabbitmq
 TEST_HEAPS := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m
 
 CLUSTER_SERVICES := postgres redis cassandra3 s3 opensearch rabbitmq
-CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several --test broker
+CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several --test broker --test s3 --test opensearch
 CLUSTER_SECONDS := $(shell echo $$(($(or $(MINUTES),10) * 60)))
 
 # Loom takes minutes, and its result depends on these files and the compiler alone: sources that passed before are not tried again.

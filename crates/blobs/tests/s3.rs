@@ -38,6 +38,7 @@ fn main() {
         faults::a_storage_that_does_not_answer_is_an_error,
         faults::a_slow_storage_is_waited_for,
         faults::a_request_for_fewer_requests_is_followed,
+        faults::a_clock_that_is_wrong_is_named,
         faults::a_put_that_is_cut_is_repeated,
         faults::a_put_whose_answer_is_lost_is_resolved,
         faults::a_put_that_fails_is_whole_or_absent_and_can_be_repeated,

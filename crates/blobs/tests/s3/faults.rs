@@ -7,7 +7,7 @@ use restante_core::{ErrorKind, nonzero};
 
 use crate::{
     common::{TestStore, bytes, put, read_all, s3::storage},
-    proxy::{Mode, Proxy},
+    proxy::{BUSY, Mode, Proxy},
 };
 
 /// Lengths that are put in one request from memory, in one from a file, and in parts.
@@ -40,7 +40,7 @@ pub(crate) async fn a_storage_that_is_gone_is_an_error_until_it_is_back(mut stor
     store.config.s3.cache_bytes_max = 0;
     let (proxy, opened) = behind_proxy(&store).await;
     let id = put(&*opened.blobs, &bytes(1, 100)).await.id;
-    for mode in [Mode::Refuse, Mode::Busy] {
+    for mode in [Mode::Refuse, BUSY] {
         proxy.set(mode);
         is_unavailable(&*opened.blobs, id).await;
         assert_eq!(opened.upkeep.list(None, 10).await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -91,12 +91,30 @@ pub(crate) async fn a_slow_storage_is_waited_for(store: TestStore) {
 
 pub(crate) async fn a_request_for_fewer_requests_is_followed(store: TestStore) {
     let (proxy, opened) = behind_proxy(&store).await;
-    proxy.set_for(Mode::Busy, 3);
-    let id = put(&*opened.blobs, &bytes(1, 100)).await.id;
-    assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), bytes(1, 100));
-    proxy.set(Mode::Busy);
-    let error = opened.blobs.put(&mut bytes(2, 100)).await.unwrap_err();
-    assert!(error.to_string().contains("fewer requests") && error.is_transient(), "{error}");
+    let answers = [BUSY, Mode::Answer("429 Too Many Requests", "TooManyRequests")];
+    for (number, answer) in (0..).zip(answers) {
+        proxy.set_for(answer, 3);
+        let id = put(&*opened.blobs, &bytes(number, 100)).await.id;
+        assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), bytes(number, 100));
+        proxy.set(answer);
+        let error = opened.blobs.put(&mut bytes(9, 100)).await.unwrap_err();
+        assert!(error.to_string().contains("fewer requests") && error.is_transient(), "{error}");
+        proxy.set(Mode::Pass);
+        put(&*opened.blobs, &bytes(10 + number, 100)).await;
+    }
+    is_sound(&*opened.upkeep).await;
+}
+
+/// The storage refuses what a server with a wrong clock has signed. The clock of this machine stays as it is, so the refusal is made up.
+pub(crate) async fn a_clock_that_is_wrong_is_named(store: TestStore) {
+    let (proxy, opened) = behind_proxy(&store).await;
+    proxy.set(Mode::Answer("403 Forbidden", "RequestTimeTooSkewed"));
+    let error = opened.blobs.put(&mut bytes(1, 100)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("the clocks of this machine and of the storage differ"), "{error}");
+    proxy.set(Mode::Pass);
+    put(&*opened.blobs, &bytes(1, 100)).await;
+    is_sound(&*opened.upkeep).await;
 }
 
 pub(crate) async fn a_put_that_is_cut_is_repeated(store: TestStore) {

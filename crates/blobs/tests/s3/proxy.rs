@@ -23,13 +23,16 @@ pub(crate) enum Mode {
     Silent,
     /// Every answer comes so much later.
     Slow(Duration),
-    /// Every request is answered with 503.
-    Busy,
+    /// Every request is answered with this status, and with this code of S3.
+    Answer(&'static str, &'static str),
     /// It is cut when so many bytes of requests have passed.
     CutRequest(usize),
     /// Requests pass; the first answer is lost.
     CutAnswer,
 }
+
+/// Every request is refused because there are too many.
+pub(crate) const BUSY: Mode = Mode::Answer("503 Slow Down", "SlowDown");
 
 /// A storage that can be reached by way of it.
 pub(crate) struct Proxy {
@@ -92,14 +95,12 @@ async fn relay(mut client: TcpStream, target: &str, mode: Mode, noted: &Mutex<Ve
     match mode {
         Mode::Refuse => return,
         Mode::Silent => std::future::pending().await,
-        Mode::Busy => {
+        Mode::Answer(status, code) => {
             let mut request = vec![0; 1 << 16];
             let _read = client.read(&mut request).await;
-            let text = "<Error><Code>SlowDown</Code><Message>slow down</Message></Error>";
-            let head = format!(
-                "HTTP/1.1 503 Slow Down\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                text.len()
-            );
+            let text = format!("<Error><Code>{code}</Code><Message>as the test wants</Message></Error>");
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
             let _sent = client.write_all(format!("{head}{text}").as_bytes()).await;
             // Its body is read, so that the answer is not lost by a reset.
             while client.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {}

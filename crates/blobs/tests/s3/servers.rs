@@ -183,6 +183,10 @@ pub(crate) async fn a_bucket_that_is_missing_is_named(mut store: TestStore) {
 const GRACE: i64 = 4;
 /// Different blobs.
 const BLOBS: u32 = 24;
+/// Puts and touches between sweeps. `RESTANTE_TEST_OPERATIONS=1000000` for a long run.
+const OPERATIONS: u64 = 600;
+/// Clients that put and touch at the same time.
+const WORKERS: u64 = 6;
 
 struct World {
     servers: [Opened; 2],
@@ -254,7 +258,7 @@ impl World {
 
 pub(crate) async fn no_blob_is_lost_between_sweeps_puts_and_touches_of_two_servers(mut store: TestStore) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let operations = number("RESTANTE_TEST_OPERATIONS").unwrap_or(60);
+    let operations = number("RESTANTE_TEST_OPERATIONS").unwrap_or(OPERATIONS) / WORKERS;
     let seed = number("RESTANTE_TEST_SEED").unwrap_or_else(rand_seed);
     eprintln!("seed {seed}");
     store.config.s3.cache_bytes_max = 0;
@@ -274,7 +278,7 @@ pub(crate) async fn no_blob_is_lost_between_sweeps_puts_and_touches_of_two_serve
         operations,
     });
     let mut workers = tokio::task::JoinSet::new();
-    for worker in 0..6 {
+    for worker in 0..WORKERS {
         let (world, ids) = (world.clone(), ids.clone());
         workers.spawn(async move { world.work(seed.wrapping_add(worker), &ids).await });
     }
