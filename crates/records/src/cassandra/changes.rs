@@ -29,7 +29,7 @@ impl Shared {
 
     async fn history(&self, asked: &Asked) -> Result<Changes, Error> {
         let views = self.views(asked.account);
-        if let Some(changes) = self.history_as_met(asked, &views).await? {
+        if let Some(changes) = self.history_by_known_head(asked, &views).await? {
             return Ok(changes);
         }
         loop {
@@ -43,13 +43,16 @@ impl Shared {
         }
     }
 
-    /// The answer if the account is as this server met it last: the rows of the history say so by themselves. Where there are none,
-    /// the head is read behind them.
-    async fn history_as_met(&self, asked: &Asked, views: &Views<'_>) -> Result<Option<Changes>, Error> {
-        let Some(view) = views.as_met() else { return Ok(None) };
+    /// The answer by the head that this server has read last, without reading it again; `None` when the account has changed since.
+    async fn history_by_known_head(
+        &self,
+        asked: &Asked,
+        views: &Views<'_>,
+    ) -> Result<Option<Changes>, Error> {
+        let Some(view) = views.of_known_head() else { return Ok(None) };
         let head = view.head.row.clone().after_restores(self.restores());
         if asked.check(&head).is_err() {
-            return Ok(None); // it may have changed since
+            return Ok(None); // the head may be an old one
         }
         let answer = page(asked, &view, &head).await;
         views.accept(&view, answer).await

@@ -34,7 +34,7 @@ const ACCOUNTS_MAX: usize = 128;
 const GROUP_COMMITS: usize = 64;
 const GROUP_CHANGES: usize = 1_024;
 const GROUP_BYTES: usize = 1 << 20;
-/// When this server has made so many of the last changes of an account, it takes for granted that it makes the next one.
+/// When this server has made so many of the last changes of an account, it takes the head that it knows for the last one.
 const MARKS_OF_OWN: usize = 3;
 /// A group with more changes is worked out on the blocking pool: each takes some microseconds.
 const CHANGES_INLINE_MAX: usize = 64;
@@ -240,7 +240,7 @@ impl Shared {
 
     async fn make_commits(&self, account: AccountId, commits: &[Commit]) -> Result<Tried, Error> {
         let deadline = self.database.deadline();
-        let mut attempt = self.read_as_met(account, commits);
+        let mut attempt = self.read_by_known_head(account, commits);
         let mut was_refused = false;
         loop {
             let is_guess = attempt.is_some();
@@ -330,11 +330,11 @@ impl Shared {
         }
     }
 
-    /// The same without a read, for commits that only create records, in an account that no other server has committed to lately: if
-    /// one has meanwhile, the commit is refused.
-    fn read_as_met(&self, account: AccountId, commits: &[Commit]) -> Option<(Option<Head>, Read)> {
-        let changes = commits.iter().flat_map(|commit| &commit.changes);
-        let only_create = changes.into_iter().all(|change| matches!(change, Change::Create { .. }));
+    /// The same by the head that this server has read last, without reading anything: for commits that only create records, in an account
+    /// whose last changes this server has made. If another one has made one since, the commit is refused.
+    fn read_by_known_head(&self, account: AccountId, commits: &[Commit]) -> Option<(Option<Head>, Read)> {
+        let mut changes = commits.iter().flat_map(|commit| &commit.changes);
+        let only_create = changes.all(|change| matches!(change, Change::Create { .. }));
         let head = self.confirmed(account).filter(|head| {
             let is_own = head.marks.iter().take(MARKS_OF_OWN).all(|mark| self.is_own(mark));
             is_own && head.version > 0 && head.epoch == self.epoch && head.row.restores == self.restores()

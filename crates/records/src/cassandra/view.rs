@@ -71,8 +71,8 @@ pub(super) struct View<'s> {
     /// Whether something was read that says nothing about its version, and has to be read once more.
     is_silent: std::sync::atomic::AtomicBool,
     reads: std::sync::atomic::AtomicU32,
-    /// Whether the head was not read for this view, so that rows have to show that it is still the head.
-    is_as_met: bool,
+    /// Whether the head was not read for this view: something that is read has to show that it is still the head.
+    is_head_unread: bool,
 }
 
 /// The views of an account until one of them holds.
@@ -173,12 +173,12 @@ impl<'s> Views<'s> {
         Ok((view, rows))
     }
 
-    /// A view of the account as this server met it last, if it did. The rows that are read show whether it still is; without any,
-    /// [`Views::accept`] reads the head.
-    pub(super) fn as_met(&self) -> Option<View<'s>> {
+    /// A view of the head that this server has read last, if it has. The rows that are read show whether it still is the head; without
+    /// any, [`Views::accept`] reads it.
+    pub(super) fn of_known_head(&self) -> Option<View<'s>> {
         let known = self.shared.confirmed(self.account)?;
         let view = View::of(self.shared, self.account, Head::clone(&known));
-        Some(View { is_as_met: true, ..view })
+        Some(View { is_head_unread: true, ..view })
     }
 
     /// A view of a head that a statement has read beside other rows; `None` when others may not see that head yet.
@@ -206,7 +206,7 @@ impl<'s> Views<'s> {
         };
         let head = if view.is_silent.load(order) {
             self.shared.read_head_serial(self.account).await?
-        } else if view.reads.load(order) > 1 || view.is_as_met && view.reads.load(order) == 0 {
+        } else if view.reads.load(order) > 1 || view.is_head_unread && view.reads.load(order) == 0 {
             self.shared.read_head(self.account).await?
         } else {
             return Ok(Some(answer));
@@ -234,7 +234,7 @@ impl<'s> View<'s> {
 
     /// The account as it is with a head that was read.
     pub(super) fn of(shared: &'s Shared, account: AccountId, head: Head) -> Self {
-        Self { shared, account, head, is_silent: false.into(), reads: 0.into(), is_as_met: false }
+        Self { shared, account, head, is_silent: false.into(), reads: 0.into(), is_head_unread: false }
     }
 
     /// The rows of a range.

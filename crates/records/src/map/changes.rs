@@ -10,9 +10,8 @@ use crate::{
     validate::{check_changes, check_since},
 };
 
-/// Rows that are read at first beside one for each entry that a page may have: a quarter of them, and some. Rows in vain are of records
-/// that were returned as created already; where there are many, a page has fewer entries.
-const ENTRIES_PER_ROW_BESIDE: usize = 4;
+/// For a page of changes a quarter more rows are read at first than it may have entries, and these. Rows of records that
+/// the page returns as created are not entries; where there are many, the page is shorter than it may be.
 const ROWS_BESIDE: usize = 16;
 /// So many rows hold a whole revision at least, with one of the next.
 const ROWS_OF_REVISION: usize = COMMIT_CHANGES_MAX + 1;
@@ -52,7 +51,7 @@ impl Asked {
 
     /// How many rows are read for a page at first, and then at most.
     pub(crate) fn rows_max(&self) -> [usize; 2] {
-        let few = self.limit + self.limit / ENTRIES_PER_ROW_BESIDE + ROWS_BESIDE;
+        let few = self.limit + self.limit / 4 + ROWS_BESIDE;
         [few, few.max(self.limit + ROWS_OF_REVISION)]
     }
 
