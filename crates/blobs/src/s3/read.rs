@@ -16,9 +16,8 @@ use crate::{
     limits::{check_range, clip},
 };
 
-/// Chunks up to this length are hashed where they are, longer ones on the blocking pool: this many take a tenth of a millisecond, which
-/// is not much more than a change of threads.
-const HASHED_HERE_BYTES_MAX: usize = 128 << 10;
+/// Chunks up to this length are hashed where they are, longer ones on the blocking pool.
+const HASHED_HERE_BYTES_MAX: usize = 64 << 10;
 
 impl S3 {
     /// Opens a range of a blob.

@@ -17,7 +17,7 @@ use crate::{AccountId, Body, Error, map::blobs_of};
 const BATCH_ROWS: usize = 100;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bodies that one statement reads at most: each has 256 KiB at most.
-const READ_BODIES: usize = 64;
+const READ_BODIES: usize = 32;
 /// From so many bodies on a range of rows is read instead, in which each of them costs Cassandra less than by its number.
 const RANGE_BODIES: usize = 8;
 /// Statements of one request that are under way at once.
