@@ -101,7 +101,7 @@ impl Writer {
     }
 }
 
-/// What the next manifest notes: all that waits at a time, or earlier when there is enough; nothing when nothing comes any more.
+/// What the next manifest notes: what waits at a time, or before it [`EARLY_ENTRIES`]; nothing when nothing comes any more.
 async fn gather(waiting: &mut mpsc::Receiver<Note>, at: Instant) -> Vec<Note> {
     let Some(first) = waiting.recv().await else { return Vec::new() };
     let mut notes = vec![first];
@@ -119,4 +119,57 @@ async fn gather(waiting: &mut mpsc::Receiver<Note>, at: Instant) -> Vec<Note> {
         notes.push(note);
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(3_600);
+
+    /// Notes of so many blobs each, and what waits for them.
+    async fn send(notes: &mpsc::Sender<Note>, blobs: &[u8]) {
+        for (number, blobs) in (0..).zip(blobs) {
+            let entries = (0..*blobs).map(|blob| (BlobId([number ^ blob; 32]), Timestamp(0))).collect();
+            notes.send(Note { entries, done: oneshot::channel().0 }).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manifest_waits_for_its_time() {
+        let (notes, mut waiting) = mpsc::channel(WAITING_MAX);
+        let begun = Instant::now();
+        let later = async {
+            send(&notes, &[1; 20]).await;
+            tokio::time::sleep(INTERVAL / 2).await;
+            send(&notes, &[1; 11]).await;
+        };
+        let (found, ()) = tokio::join!(gather(&mut waiting, begun + INTERVAL), later);
+        assert_eq!((found.len(), begun.elapsed()), (31, INTERVAL));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manifest_does_not_wait_when_it_has_enough() {
+        let (notes, mut waiting) = mpsc::channel(WAITING_MAX);
+        let begun = Instant::now();
+        for enough in [&[1; 32][..], &[32], &[1; 200], &[31, 1, 5]] {
+            send(&notes, enough).await;
+            let found = gather(&mut waiting, begun + INTERVAL).await;
+            assert_eq!(found.len(), enough.len(), "what else waits is noted too");
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_manifest_after_a_pause_does_not_wait_and_after_the_end_there_is_none() {
+        let (notes, mut waiting) = mpsc::channel(WAITING_MAX);
+        let begun = Instant::now();
+        send(&notes, &[1, 1]).await;
+        assert_eq!(gather(&mut waiting, begun).await.len(), 2);
+        send(&notes, &[1]).await;
+        drop(notes);
+        assert_eq!(gather(&mut waiting, begun + INTERVAL).await.len(), 1, "nothing more can come");
+        assert!(gather(&mut waiting, begun + INTERVAL).await.is_empty());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
 }
