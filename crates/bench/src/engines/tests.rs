@@ -99,6 +99,16 @@ async fn what_can_not_be_removed_is_named_with_the_command_that_removes_it() {
 /// Held by a test that loads real servers: two at once would disturb each other.
 pub(crate) static SERVERS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
+/// What a server with little processor time may have none of, by what its table begins with: rates of searches that it answers within a
+/// second, and messages that are received while two producers fill the queue as fast as they can.
+const MAY_BE_NONE: [(&str, &str); 2] =
+    [("searches", "highest rate with a p99 latency of at most 1 s"), ("empty messages", "received")];
+
+fn may_be_none(row: &serde_json::Value) -> bool {
+    let is_in = |table: &str| row["table"].as_str().is_some_and(|name| name.starts_with(table));
+    MAY_BE_NONE.iter().any(|(table, name)| is_in(table) && row["row"] == *name)
+}
+
 /// Against real engines, where dev/services has started them: every row is there, and nothing is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn engines_of_the_environment_are_measured() {
@@ -119,11 +129,8 @@ async fn engines_of_the_environment_are_measured() {
             println!("{row}");
         }
         assert!(failures.is_empty(), "{failures:?}");
-        // Any rate is none where the server gets no processor time for as long as it is measured: in a test that is short.
-        let values: Vec<f64> = report.rows.iter().filter_map(|row| row["value"].as_f64()).collect();
-        assert!(values.iter().all(|value| value.is_finite() && *value >= 0.0), "{:?}", report.rows);
-        let measured = values.iter().filter(|value| **value > 0.0).count();
-        assert!(measured * 2 > values.len(), "{:?}", report.rows);
+        let has_value = |row: &serde_json::Value| row["value"] != 0.0 || may_be_none(row);
+        assert!(report.rows.iter().all(has_value), "{:?}", report.rows);
         assert!(report.rows.iter().any(|row| row["table"] == "settings"), "{:?}", report.rows);
     }
 }
