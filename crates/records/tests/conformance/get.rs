@@ -6,8 +6,8 @@ use restante_records::{Body, Change, GET_RECORDS_MAX, Get, Record, RecordId, Rev
 use crate::{
     Subject,
     common::{
-        A, EMAIL, IN, KEYWORD, MAILBOX, NO_KIND, SIZE, THREAD, blob, commit, create, create_one, destroy,
-        email, get_one, mailbox, none, thread,
+        A, B, EMAIL, IN, KEYWORD, MAILBOX, NO_KIND, SIZE, THREAD, blob, commit, create, create_one, destroy,
+        email, get_one, mailbox, none, rewrite, thread,
     },
 };
 
@@ -21,6 +21,7 @@ crate::promises! {
         a_body_that_is_not_asked_for_is_empty,
         no_ids_are_answered_with_no_records,
         as_many_ids_as_are_allowed_are_answered,
+        records_close_together_are_found_whatever_became_of_their_bodies,
         too_many_ids_are_refused,
         a_get_of_an_unknown_kind_is_refused,
         what_a_get_gave_stays_as_it_was,
@@ -97,6 +98,36 @@ async fn as_many_ids_as_are_allowed_are_answered(subject: Subject) {
     let got = records.get(A, &Get::whole(THREAD, created)).await.unwrap();
     for (n, record) in got.into_iter().enumerate() {
         assert_eq!(record.unwrap().body, Body::new(n.to_string()));
+    }
+}
+
+/// An engine may read ranges of rows for them, in which there are gaps, other kinds, and bodies that were replaced.
+async fn records_close_together_are_found_whatever_became_of_their_bodies(subject: Subject) {
+    let records = subject.open().await.records;
+    let mut created = Vec::new();
+    for n in 0..30 {
+        created.extend(commit(&*records, A, [email(n), thread()]).await.created.first().copied());
+        create_one(&*records, B, email(100 + n)).await;
+    }
+    for n in (0..30).step_by(7) {
+        commit(&*records, A, [rewrite(EMAIL, created[n], &format!("new {n}"))]).await;
+    }
+    for n in (3..30).step_by(5) {
+        commit(&*records, A, [destroy(EMAIL, created[n])]).await;
+    }
+    for (first, step) in [(0, 1), (0, 2), (5, 1), (20, 1), (1, 3)] {
+        let mut asked: Vec<usize> = (first..30).step_by(step).collect();
+        asked.reverse();
+        asked.push(first); // twice
+        let ids = asked.iter().map(|n| created[*n]).collect();
+        let got = records.get(A, &Get::whole(EMAIL, ids)).await.unwrap();
+        let bodies = got.into_iter().map(|record| record.map(|record| record.body));
+        let expected = asked.iter().map(|n| match n {
+            n if n % 5 == 3 => None,
+            n if n % 7 == 0 => Some(Body::new(format!("new {n}"))),
+            n => Some(Body::new(format!("email {n}"))),
+        });
+        assert_eq!(bodies.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "from {first} by {step}");
     }
 }
 

@@ -11,8 +11,8 @@ use std::{
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, Announcement, Body, Change, Commit, Config, EngineUrl, Opened, PostgresUrl, Query, RecordId,
-    Records, Revision, Schema, Upkeep, open,
+    AccountId, Announcement, Body, Change, ChangesSince, Commit, Config, EngineUrl, Opened, PostgresUrl,
+    Query, RecordId, Records, Revision, Schema, Upkeep, open,
 };
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
@@ -34,6 +34,7 @@ crate::promises! {
         servers_see_each_others_commits_at_once,
         commits_of_other_servers_are_announced,
         servers_on_one_account_get_every_revision_and_id_once,
+        a_server_that_was_alone_for_long_notices_another_one,
         who_follows_one_server_has_what_all_have_committed,
         a_server_with_other_indexes_is_refused_while_others_have_the_store_open,
         bytes_that_texts_can_not_have_are_kept,
@@ -127,6 +128,44 @@ async fn servers_on_one_account_get_every_revision_and_id_once(subject: Subject)
     let given: Vec<RecordId> = all.into_values().flatten().collect();
     assert_eq!(given, (1..=360).map(RecordId).collect::<Vec<_>>(), "ids rise with revisions");
     assert_eq!(servers[0].upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+}
+
+/// A server may keep what it knows of an account, and must not answer by it when it is not true any more.
+async fn a_server_that_was_alone_for_long_notices_another_one(subject: Subject) {
+    let (one, other) = (subject.open().await, subject.open().await);
+    let in_state = |state: u64| Commit::of([email(1)]).if_in_state(EMAIL, Revision(state));
+    for round in 0..3 {
+        let before = round * 10;
+        for n in 0..5 {
+            assert_eq!(commit(&*one.records, A, [email(n)]).await.revision, Revision(before + n + 1));
+        }
+        commit(&*other.records, A, [email(9)]).await; // the sixth
+        let question = |since: u64| ChangesSince { kind: Some(EMAIL), since: Revision(since), limit: 100 };
+        match round {
+            // What it knows must not refuse what is true, nor take what is not.
+            0 => {
+                let refused = one.records.commit(A, in_state(before + 5)).await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Conflict);
+                assert_eq!(one.records.commit(A, in_state(before + 6)).await.unwrap().revision, Revision(7));
+            }
+            1 => {
+                assert_eq!(commit(&*one.records, A, [email(1)]).await.revision, Revision(before + 7));
+            }
+            _ => {
+                let changes = one.records.changes(A, &question(before + 5)).await.unwrap();
+                assert_eq!((changes.created.len(), changes.revision), (1, Revision(before + 6)));
+                commit(&*other.records, A, [email(1)]).await; // the seventh
+                let changes = one.records.changes(A, &question(before + 7)).await.unwrap();
+                assert_eq!((changes.created.len(), changes.revision), (0, Revision(before + 7)));
+            }
+        }
+        for _ in 7..10 {
+            commit(&*one.records, A, [thread()]).await;
+        }
+    }
+    let emails = ids(&*one.records, A, &Query::new(EMAIL, BY_MAILBOX)).await;
+    assert_eq!(emails.len(), 21);
+    assert_eq!(one.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
 }
 
 async fn who_follows_one_server_has_what_all_have_committed(subject: Subject) {
