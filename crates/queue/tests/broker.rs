@@ -8,9 +8,11 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-use common::{Engine, TestQueue, channel, finish, items, next, run, soon, trial, until, wipe};
+use common::{
+    Engine, TestQueue, blocking::Blocking, channel, finish, items, next, run, soon, trial, until, wipe,
+};
 use libtest_mimic::Arguments;
 use restante_core::{AccountId, ErrorKind, Identity, Revision, nonzero};
 use restante_fault_proxy::{Direction, Proxy};
@@ -29,6 +31,7 @@ fn main() {
         Rabbitmq => a_lost_connection_is_made_anew,
         Rabbitmq => a_broker_that_is_away_is_no_error_at_the_start,
         Rabbitmq => a_broker_that_hangs_is_given_up,
+        Rabbitmq => a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not,
         Rabbitmq => an_unreadable_message_goes_to_the_dead_items_at_once,
         Rabbitmq => a_queue_of_another_kind_is_reported,
         Rabbitmq => announcements_of_rabbitmq_come_back,
@@ -39,15 +42,25 @@ fn main() {
 
 /// A proxy before the engine, and the configuration of a server behind it.
 async fn behind_proxy(subject: &TestQueue) -> (Proxy, Config) {
-    let url = subject.engine.url().unwrap();
-    let (front, host) = url.rsplit_once('@').unwrap_or_else(|| url.split_once("//").unwrap());
-    let (host, path) = host.split_once('/').unwrap_or((host, ""));
-    let proxy = Proxy::new(host.to_owned()).await.unwrap();
-    let separator = if url.contains('@') { "@" } else { "//" };
-    let mut config = subject.config();
-    config.url = format!("{front}{separator}{}/{path}", proxy.address()).parse().unwrap();
-    config.shared.timeout_ms = nonzero!(3_000);
+    let proxy = Proxy::new(host(subject)).await.unwrap();
+    let config = config_at(subject, proxy.address());
     (proxy, config)
+}
+
+/// Where the engine is.
+fn host(subject: &TestQueue) -> String {
+    let url = subject.engine.url().unwrap();
+    let (_, host) = url.rsplit_once('@').unwrap_or_else(|| url.split_once("//").unwrap());
+    host.split_once('/').map_or(host, |(host, _)| host).to_owned()
+}
+
+/// The configuration of a server that finds the engine elsewhere, and gives up soon.
+fn config_at(subject: &TestQueue, address: SocketAddr) -> Config {
+    let url = subject.engine.url().unwrap();
+    let mut config = subject.config();
+    config.url = url.replacen(&host(subject), &address.to_string(), 1).parse().unwrap();
+    config.shared.timeout_ms = nonzero!(3_000);
+    config
 }
 
 async fn a_wiped_queue_is_made_anew(subject: &TestQueue) {
@@ -119,6 +132,30 @@ async fn a_broker_that_hangs_is_given_up(subject: &TestQueue) {
         seen.extend(finish(&server, 1).await);
     }
     assert!(items(0..5).iter().all(|item| seen.contains(item)), "{seen:?}");
+    server.upkeep.close().await;
+}
+
+/// What a server would send is refused at once, and is not collected in memory.
+async fn a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not(subject: &TestQueue) {
+    let proxy = Blocking::before(host(subject)).await;
+    let server = open_work(config_at(subject, proxy.address)).await.unwrap();
+    server.work.publish(&items(0..5)).await.unwrap();
+    for round in 0..2 {
+        proxy.set(true);
+        until("it is reported", async || server.upkeep.health().is_err()).await;
+        for _ in 0..1_000 {
+            let error = server.work.publish(&items(100..200)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("short of memory or disk space"), "{error}");
+        }
+        // Nobody waits for the broker: each server looks for its own work.
+        assert_eq!(server.work.dealer(), Dealer::Unknown);
+        proxy.set(false);
+        until("it takes items again", async || server.upkeep.health().is_ok()).await;
+        server.work.publish(&items(10 * round + 5..10 * round + 10)).await.unwrap();
+    }
+    let expected = items(0..10).into_iter().chain(items(15..20)).collect();
+    assert_eq!(finish(&server, 15).await, expected, "nothing that was refused was sent");
     server.upkeep.close().await;
 }
 

@@ -156,7 +156,7 @@ impl Link {
         });
     }
 
-    /// Adds items, and waits for the confirms. A broker that does not answer in time is given up.
+    /// Adds items, and waits for the confirms of all. A broker that does not answer in time is given up.
     ///
     /// # Errors
     /// As [`crate::Work::publish`].
@@ -165,10 +165,16 @@ impl Link {
         for item in items {
             publishing.push(self.publish_one(shared, queue, item));
         }
-        stream::iter(publishing).buffer_unordered(UNCONFIRMED_MAX).try_collect().await
+        let mut are_taken = true;
+        let mut confirms = stream::iter(publishing).buffer_unordered(UNCONFIRMED_MAX);
+        while let Some(is_taken) = confirms.try_next().await? {
+            are_taken &= is_taken;
+        }
+        if are_taken { Ok(()) } else { Err(Error::full(format!("the queue {queue} takes no more items"))) }
     }
 
-    async fn publish_one(&self, shared: &Shared, queue: &str, item: &Bytes) -> Result<(), Error> {
+    /// Adds an item; returns whether the queue took it.
+    async fn publish_one(&self, shared: &Shared, queue: &str, item: &Bytes) -> Result<bool, Error> {
         let failed = |error| unavailable("RabbitMQ takes no items", error);
         let _room = self.unconfirmed.acquire().await.map_err(|_| crate::closed())?;
         let publishing = async {
@@ -184,8 +190,7 @@ impl Link {
                 self.lose(error.to_string());
                 Err(error)
             }
-            Ok(Confirmation::Nack(_)) => Err(Error::full(format!("the queue {queue} takes no more items"))),
-            Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => Ok(()),
+            Ok(confirmation) => Ok(!matches!(confirmation, Confirmation::Nack(_))),
             Err(error) => {
                 self.lose(error.to_string());
                 Err(error)

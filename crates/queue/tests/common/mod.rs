@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
+pub mod blocking;
+
 use std::{
     collections::HashSet,
     env,
