@@ -24,13 +24,13 @@ dist: toolchain ## Build the optimised binary that servers run (takes longer tha
 test: toolchain ## Run all tests, on the embedded engines, on one server of each other engine that is started for them, with foreign clients, and in a browser
 	dev/services/up --install-only $(TEST_SERVICES)
 	cargo test --workspace --locked --no-run
-	$(TEST_FILES) $(TEST_HEAPS) dev/services/with $(TEST_SERVICES) -- cargo test --workspace --locked --no-fail-fast
+	$(TEST_FILES) $(TEST_HEAPS) dev/services/with $(TEST_SERVICES) -- tests/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
 	@$(LOOM_SUM) | cmp -s - $(LOOM_PASSED) && echo "loom: these sources passed before; make loom runs them again" || $(MAKE) --no-print-directory loom
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
-	$(TEST_FILES) cargo test --workspace --locked
+	$(TEST_FILES) tests/run
 
 test-cluster: toolchain ## Run the tests of faults and of several servers at length, on three Cassandra nodes too: more than an hour (MINUTES=1 CUTS=40 OPERATIONS=2000 for less)
 	dev/services/up --install-only $(CLUSTER_SERVICES)
@@ -131,7 +131,7 @@ lints: toolchain
 # shellcheck is no condition: without it the scripts are checked by running them.
 scripts:
 	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with node *.sh \
-	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run ../../tests/mutants/run; \
+	&& shellcheck --severity=warning ../../tests/run ../../tests/interop/run ../../tests/console/run ../../tests/mutants/run; \
 	else echo "shellcheck is not here: no script was checked with it"; fi
 
 # Built without optimisation: it is run for seconds and would take minutes more to build.
