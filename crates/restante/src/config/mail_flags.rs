@@ -23,7 +23,8 @@ pub(crate) struct RecordsFlags {
 /// Where records and blobs are.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct StoreFlags {
-    /// Keep records here: lmdb:<folder>, postgres://<user>@<host>/<database> or memory: [default: lmdb:<data>/records]
+    /// Keep records here: lmdb:<folder>, postgres://<user>@<host>/<database>, cassandra://<host>/<keyspace> or memory: [default:
+    /// lmdb:<data>/records]
     #[arg(long, value_name = "URL")]
     records: Option<String>,
     /// Keep blobs here: files:<folder>, s3://<bucket>/<prefix> or memory: [default: files:<data>/blobs]
