@@ -1,5 +1,5 @@
-//! Several servers on the same engines: one account with writers on both, push from one to the other, and what becomes of the work of
-//! a server that is killed. Without the engines these tests are reported as ignored; see docs/development.md.
+//! Several servers on the same engines: one account with writers on both, push from one to the other, what becomes of the work of
+//! a server that is killed, and moving from engine to engine. Without the engines these tests are reported as ignored; see docs/development.md.
 //!
 //! Beside PostgreSQL each server has blobs of its own, so what one is to send for the other is uploaded to both.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
@@ -8,10 +8,17 @@
 mod client;
 #[path = "several/costs.rs"]
 mod costs;
+#[path = "several/doors.rs"]
+mod doors;
 #[path = "several/engines.rs"]
 mod engines;
+#[path = "e2e/filled.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod filled;
 #[path = "several/ledger.rs"]
 mod ledger;
+#[path = "several/moving.rs"]
+mod moving;
 #[path = "e2e/sending/sink.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod sink;
@@ -21,21 +28,21 @@ mod support;
 
 use std::{
     env, fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use client::{Client, Events};
+use client::{Client, Events, Failure};
 use engines::{Engines, Stores, is_required};
 use ledger::{Writer, check_account};
 use libtest_mimic::{Arguments, Trial};
 use restante_fault_proxy::Proxy;
 use serde_json::{Value, json};
 use sink::{Sink, Step};
-use support::{Server, folder, restante, said, wait_until};
+use support::{Server, folder, free_address, restante, said, wait_until};
 
 pub(crate) const USER: &str = "alice@example.org";
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -47,11 +54,15 @@ const SECONDS: u64 = 6;
 type Test = (&'static str, fn(&Stores));
 
 /// These run on each set of engines.
-const TESTS: [Test; 4] = [
+const TESTS: [Test; 5] = [
     ("writers_on_two_servers_keep_one_account_right", writers_on_two_servers_keep_one_account_right),
     ("writers_go_on_when_the_other_server_is_killed", writers_go_on_when_the_other_server_is_killed),
     ("push_reaches_clients_on_the_other_server", push_reaches_clients_on_the_other_server),
     ("the_queue_of_a_killed_server_is_taken_over", the_queue_of_a_killed_server_is_taken_over),
+    (
+        "a_server_killed_under_load_of_all_doors_loses_nothing",
+        doors::a_server_killed_under_load_of_all_doors_loses_nothing,
+    ),
 ];
 
 /// These are about Cassandra, S3 and OpenSearch.
@@ -60,10 +71,12 @@ const TESTS_OF_CASSANDRA: [Test; 1] = [(
     a_listing_and_a_flag_cost_few_requests_to_cassandra_and_none_to_others,
 )];
 
+/// This is about all that a user moves.
+const MOVING: &str = "everything_moves_through_all_engines_and_back_though_copies_are_killed";
 const BY_A_BROKER: &str = "servers_share_outgoing_mail_by_a_broker_and_go_on_without_it";
 
 fn main() {
-    let mut trials = vec![by_a_broker()];
+    let mut trials = vec![by_a_broker(), moving()];
     for engines in Engines::ALL {
         let more = if engines == Engines::Cassandra { &TESTS_OF_CASSANDRA[..] } else { &[] };
         for (name, test) in TESTS.iter().chain(more) {
@@ -102,16 +115,26 @@ fn by_a_broker() -> Trial {
     trial.with_ignored_flag(missing.is_some() && !is_required)
 }
 
+/// The test that needs all engines that keep something.
+fn moving() -> Trial {
+    let missing = Engines::Cassandra.missing().or(Engines::Postgres.missing());
+    let is_ignored = missing.is_some() && !Engines::ALL.into_iter().all(Engines::are_required);
+    let run = move || match missing {
+        Some(variable) => Err(format!("{variable} is not set").into()),
+        None => {
+            moving::everything_moves_and_comes_back(
+                &Stores::new(Engines::Postgres),
+                &Stores::new(Engines::Cassandra),
+            );
+            Ok(())
+        }
+    };
+    Trial::test(MOVING, run).with_kind("all").with_ignored_flag(is_ignored)
+}
+
 fn seconds() -> Duration {
     let seconds = env::var("RESTANTE_SEVERAL_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
     Duration::from_secs(seconds)
-}
-
-/// An address that is free until a server takes it: below the ports that the system gives to connections, and those of the engines.
-fn free_address() -> SocketAddr {
-    let mut ports = std::iter::repeat_with(|| rand::random_range(10_000..20_000));
-    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok());
-    free.expect("ports don't end")
 }
 
 /// A folder of a server, and its ports, which stay the same when it starts again.
@@ -120,6 +143,7 @@ struct Site {
     folder: PathBuf,
     jmap: SocketAddr,
     lmtp: SocketAddr,
+    smtp: SocketAddr,
     operators: SocketAddr,
     _guard: tempfile::TempDir,
 }
@@ -133,6 +157,7 @@ impl Site {
             folder,
             jmap: free_address(),
             lmtp: free_address(),
+            smtp: free_address(),
             operators: free_address(),
             _guard: guard,
         }
@@ -142,6 +167,7 @@ impl Site {
         let mut command = restante(&self.folder);
         command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
         command.args(["--jmap-listen", &self.jmap.to_string(), "--lmtp-listen", &self.lmtp.to_string()]);
+        command.args(["--smtp-listen", &self.smtp.to_string()]);
         if let Some(smarthost) = smarthost {
             command.args(["--smarthost", &smarthost.to_string()]);
         }
@@ -155,17 +181,24 @@ impl Site {
     }
 
     fn client(&self) -> Client {
-        Client::new(self.jmap).unwrap()
+        self.client_of(USER)
+    }
+
+    fn client_of(&self, user: &'static str) -> Client {
+        Client::new(self.jmap, user).unwrap()
     }
 }
 
 fn two_sites(stores: &Stores) -> [Site; 2] {
     let sites = [Site::new(stores, "one"), Site::new(stores, "two")];
-    let folder = &sites[0].folder;
+    add_account(&sites[0].folder);
+    sites
+}
+
+fn add_account(folder: &Path) {
     fs::write(folder.join("password"), PASSWORD).unwrap();
     said(folder, &["domain", "add", "example.org"]);
     said(folder, &["account", "add", USER, "--password-file", "password"]);
-    sites
 }
 
 /// Counts again what servers have counted; none of them runs.
@@ -175,19 +208,28 @@ fn recount(folder: &Path) {
     said(folder, &["records", "check"]);
 }
 
+/// Starts two writers at each site, which write until they are to stop, or the first server is gone if it may be.
+fn start_writers<'s>(
+    scope: &'s thread::Scope<'s, '_>,
+    sites: &[Site; 2],
+    stop: &'s AtomicBool,
+    may_end: bool,
+) -> Vec<thread::ScopedJoinHandle<'s, Writer>> {
+    let start = |(number, site): (usize, usize)| {
+        let mut writer = Writer::new(sites[site].client(), number);
+        scope.spawn(move || {
+            writer.write_until(|| stop.load(Ordering::Relaxed), may_end && site == 0);
+            writer
+        })
+    };
+    [0, 1, 0, 1].into_iter().enumerate().map(start).collect()
+}
+
 /// Has two writers write at each site; returns what they know of their emails.
 fn write(sites: &[Site; 2], time: Duration, kill: Option<(Server, Duration)>) -> Vec<Writer> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let mut writers = Vec::new();
-        for (number, site) in [0, 1, 0, 1].into_iter().enumerate() {
-            let (stop, may_end) = (&stop, kill.is_some() && site == 0);
-            let mut writer = Writer::new(sites[site].client(), number);
-            writers.push(scope.spawn(move || {
-                writer.write_until(|| stop.load(Ordering::Relaxed), may_end);
-                writer
-            }));
-        }
+        let writers = start_writers(scope, sites, &stop, kill.is_some());
         let end = Instant::now() + time;
         if let Some((server, after)) = kill {
             thread::sleep(after);
@@ -248,21 +290,22 @@ fn push_reaches_clients_on_the_other_server(stores: &Stores) {
 }
 
 /// Uploads a message to both servers, and submits it by one of them.
-fn submit(clients: &[Client; 2], by: usize, to: &str) {
-    let text = format!("From: Alice <{USER}>\r\nTo: {to}\r\nSubject: {to}\r\n\r\nA text.\r\n");
-    let blobs = clients.each_ref().map(|client| client.upload(&text).unwrap());
-    assert_eq!(blobs[0], blobs[1], "a blob's id is that of its bytes");
+fn submit(clients: &[Client; 2], by: usize, to: &str) -> Result<(), Failure> {
     let client = &clients[by];
-    let drafts = client.call("Mailbox/query", json!({"filter": {"role": "drafts"}})).unwrap();
+    let text = format!("From: <{}>\r\nTo: {to}\r\nSubject: {to}\r\n\r\nA text.\r\n", client.user());
+    let blobs = [clients[0].upload(&text)?, clients[1].upload(&text)?];
+    assert_eq!(blobs[0], blobs[1], "a blob's id is that of its bytes");
+    let drafts = client.call("Mailbox/query", json!({"filter": {"role": "drafts"}}))?;
     let drafts = drafts["ids"][0].as_str().unwrap().to_owned();
-    let identity = client.call("Identity/get", json!({})).unwrap()["list"][0]["id"].clone();
+    let identity = client.call("Identity/get", json!({}))?["list"][0]["id"].clone();
     let email = json!({"blobId": blobs[0], "mailboxIds": {drafts: true}, "keywords": {"$draft": true}});
-    let imported = client.call("Email/import", json!({"emails": {"d": email}})).unwrap();
+    let imported = client.call("Email/import", json!({"emails": {"d": email}}))?;
     let email = &imported["created"]["d"]["id"];
     assert!(email.is_string(), "{imported}");
     let create = json!({"s": {"identityId": identity, "emailId": email}});
-    let submitted = client.call("EmailSubmission/set", json!({"create": create})).unwrap();
+    let submitted = client.call("EmailSubmission/set", json!({"create": create}))?;
     assert!(submitted["created"]["s"]["id"].is_string(), "{submitted}");
+    Ok(())
 }
 
 fn the_queue_of_a_killed_server_is_taken_over(stores: &Stores) {
@@ -273,7 +316,7 @@ fn the_queue_of_a_killed_server_is_taken_over(stores: &Stores) {
     let address = |n: usize| format!("to{n}@example.net");
     let reached = sink.hold(Step::Data, &address(0));
     for n in 0..4 {
-        submit(&clients, n % 2, &address(n));
+        submit(&clients, n % 2, &address(n)).unwrap();
     }
     let holder = reached.recv().unwrap();
     let killed = sites.iter().position(|site| format!("{}.example", site.name) == holder);
@@ -285,7 +328,7 @@ fn the_queue_of_a_killed_server_is_taken_over(stores: &Stores) {
     // What comes after that goes out too. Its blobs need not be where nobody is.
     let survivor = [left.client(), left.client()];
     for n in 4..6 {
-        submit(&survivor, 0, &address(n));
+        submit(&survivor, 0, &address(n)).unwrap();
     }
     let sent = |n: usize| sink.taken().iter().filter(|mail| mail.recipients.contains(&address(n))).count();
     wait_until("all is sent", || (0..6).all(|n| sent(n) > 0));
@@ -340,7 +383,7 @@ fn servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(stores: &Stores)
     let address = |n: usize| format!("to{n}@{n}.example.net");
     let sent = |n: usize| sink.taken().iter().filter(|mail| mail.recipients.contains(&address(n))).count();
     for n in 0..6 {
-        submit(&clients, n % 2, &address(n));
+        submit(&clients, n % 2, &address(n)).unwrap();
     }
     wait_until("all is sent", || (0..6).all(|n| sent(n) == 1));
     let settled = || metric("restante_queue_settled_total{result=\"done\"}").iter().sum::<f64>();
@@ -351,7 +394,7 @@ fn servers_share_outgoing_mail_by_a_broker_and_go_on_without_it(stores: &Stores)
     let health = servers[1].get("/health").body;
     assert!(health.contains("queue"), "{health}");
     for n in 6..10 {
-        submit(&clients, n % 2, &address(n));
+        submit(&clients, n % 2, &address(n)).unwrap();
     }
     wait_until("all is sent without it", || (0..10).all(|n| sent(n) == 1));
     runtime.block_on(proxy.accept()).unwrap();

@@ -9,10 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{
-    mail::free_address,
-    support::{Server, folder, restante, said, say},
-};
+use crate::support::{Server, folder, free_address, restante, said, say};
 
 const ALICE: &str = "alice@example.org";
 

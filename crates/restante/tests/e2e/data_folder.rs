@@ -9,7 +9,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -21,7 +20,9 @@ use restante_mail::{email, mailbox};
 use restante_records::{AccountId, Body, Change, Commit, Properties, Schema};
 use serde_json::Value;
 
-use crate::support::{CONTENT_TOPIC, PUBSUB_TOPIC, Server, folder, restante, said, say, wait_until};
+use crate::support::{
+    CONTENT_TOPIC, PUBSUB_TOPIC, Server, folder, free_address, restante, said, say, wait_until,
+};
 
 /// The newest folder: what `make_data_folder` writes.
 const NEWEST: u32 = 1;
@@ -238,7 +239,7 @@ fn make_data_folder() {
     for payload in PUBLISHED {
         server.publish(payload);
     }
-    let operators = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let operators = free_address();
     said(&folder, &["backup", "backup", "--rest", &server.url(), "--token-file", "data/operator.token"]);
     server.kill();
 

@@ -3,20 +3,16 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
 };
 
 use serde_json::Value;
 
-use crate::support::{Server, folder, request, restante, said, say};
+use crate::support::{Server, folder, free_address, request, restante, said, say};
 
 const ALICE: &str = "alice@example.org";
 const MESSAGE_BYTES_MAX: usize = 200_000;
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// A server that receives mail and serves operators.
 struct Mail {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Said, Server, exchange, request, restante, said, say, wait_until};
+use crate::support::{Said, Server, exchange, free_address, request, restante, said, say, wait_until};
 
 /// A folder in which a server was set up, and the password of its account.
 fn set_up() -> (TempDir, String) {
@@ -51,7 +51,7 @@ fn with_operators(folder: &Path, operators: SocketAddr, args: &[&str]) -> Comman
 
 /// Starts a server in a folder that was set up; returns where its listener for operators is.
 fn serve(folder: &Path) -> (Server, SocketAddr) {
-    let operators = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let operators = free_address();
     (Server::spawn(with_operators(folder, operators, &["serve", "--rest-port", "0"])), operators)
 }
 

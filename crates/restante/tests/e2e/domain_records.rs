@@ -1,10 +1,6 @@
 //! DKIM keys and DNS records of a domain, on a stopped server and by a running one, against a name server on loopback.
 
-use std::{
-    collections::BTreeMap,
-    net::{SocketAddr, TcpListener},
-    path::Path,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 
 use hickory_server::{
     Server as NameServer,
@@ -23,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{net::UdpSocket, runtime::Runtime};
 
-use crate::support::{Server, restante, said, say};
+use crate::support::{Server, free_address, restante, said, say};
 
 /// Records by name and type; of other names in example.org it says that they don't exist.
 struct Zone(BTreeMap<(String, RecordType), Vec<RData>>);
@@ -171,7 +167,7 @@ fn dkim_keys_of_a_stopped_server_are_created_rotated_and_removed() {
 fn a_running_server_manages_dkim_keys() {
     let guard = set_up();
     let folder = guard.path();
-    let operators = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let operators = free_address().to_string();
     let with = |args: &[&str]| {
         let mut command = restante(folder);
         command.args(args).env("RESTANTE_OPERATE__LISTEN", &operators);

@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
     sync::{
         Arc,
@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Server, exchange, folder, restante, said};
+use crate::support::{Answer, Server, exchange, folder, free_address, restante, said};
 
 const USER: &str = "alice@example.org";
 const PASSWORD: &str = "correct horse";
@@ -36,8 +36,7 @@ fn start(folder: &Path) -> Victim {
     std::fs::write(folder.join("password"), PASSWORD).unwrap();
     said(folder, &["domain", "add", "example.org"]);
     said(folder, &["account", "add", USER, "--password-file", "password"]);
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (jmap, lmtp) = (free(), free());
+    let (jmap, lmtp) = (free_address(), free_address());
     let mut command = restante(folder);
     command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
     command.args(["--jmap-listen", &jmap.to_string(), "--lmtp-listen", &lmtp.to_string()]);

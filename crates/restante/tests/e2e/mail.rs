@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
     sync::{
         Arc,
@@ -21,15 +21,11 @@ use serde_json::{Value, json};
 
 use crate::{
     records::with_stores,
-    support::{Server, deliver_by_lmtp, exchange, folder, restante, said, say, wait_until},
+    support::{Server, deliver_by_lmtp, exchange, folder, free_address, restante, said, say, wait_until},
 };
 
 const USER: &str = "alice@example.org";
 const PASSWORD: &str = "correct horse";
-
-pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// A server with an account.
 pub(crate) struct Mail {

@@ -14,9 +14,9 @@ use restante_records::{AccountId, Get, Query, RecordId};
 use serde_json::Value;
 
 use crate::{
-    mail::{free_address, start_with},
+    mail::start_with,
     records::with_stores,
-    support::{folder, said, say},
+    support::{folder, free_address, said, say},
 };
 
 const ANNA: &str = "anna@example.org";

@@ -15,6 +15,7 @@ mod deliveries;
 mod directory;
 mod domain_records;
 mod doors;
+mod filled;
 mod floods;
 mod hostile;
 mod hostile_connections;

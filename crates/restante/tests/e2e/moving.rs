@@ -9,48 +9,16 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use restante_archive::{Config, Message, Opened};
-use restante_core::{MessageHash, Timestamp};
+use restante_archive::Message;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Said, folder, restante, said, say};
+use crate::{
+    filled::{fill, message},
+    support::{Said, folder, restante, said, say},
+};
 
 /// Enough for many pages of a copy, so that it can be stopped in their midst.
 const MANY: u32 = 100_000;
-
-fn message(number: u32) -> Message {
-    let mut hash = [0; 32];
-    hash[..4].copy_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
-    Message {
-        message_hash: MessageHash(hash),
-        channel: "/waku/2/rs/1/0".into(),
-        topic: format!("/toy/1/room-{}/proto", number % 7).into(),
-        timestamp: Timestamp(1_700_000_000_000_000_000 + i64::from(number / 3) * 10_000_000_000),
-        body: Bytes::from(format!("body {number}")),
-    }
-}
-
-/// Does something with an archive, in this process.
-fn with_archive<F: Future<Output = ()>>(folder: &Path, name: &str, work: impl FnOnce(Opened) -> F) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let url = format!("log:{}", folder.join(name).display()).parse().unwrap();
-        let opened = restante_archive::open(Config::new(url)).await.unwrap();
-        let upkeep = opened.upkeep.clone();
-        work(opened).await;
-        upkeep.close().await.unwrap();
-    });
-}
-
-fn fill(folder: &Path, name: &str, messages: impl Iterator<Item = Message>) {
-    let messages: Vec<Message> = messages.collect();
-    with_archive(folder, name, |opened| async move {
-        for batch in messages.chunks(10_000) {
-            opened.archive.append(batch.to_vec()).await.unwrap();
-        }
-    });
-}
 
 fn state_files(folder: &Path) -> usize {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());

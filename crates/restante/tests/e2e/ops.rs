@@ -13,7 +13,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 use crate::{
     certificates::renew,
     mail,
-    support::{Server, folder, wait_until},
+    support::{Server, folder, free_address, wait_until},
 };
 
 fn shipped(path: &str) -> String {
@@ -90,8 +90,7 @@ fn the_backup_unit_backs_up_the_server_of_the_server_unit() {
         let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         placed(line)
     };
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (rest, operators) = (free().port(), free());
+    let (rest, operators) = (free_address().port(), free_address());
     let settings =
         format!("[rest]\nport = {rest}\n[operate]\nlisten = \"{operators}\"\n[waku.node]\ntcp_port = 0\n");
     std::fs::write(folder.join("restante.toml"), settings).unwrap();

@@ -10,8 +10,8 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use serde_json::Value;
 
 use crate::support::{
-    CONTENT_TOPIC, PUBSUB_TOPIC, Server, exchange, folder, message, now, publish_path, request, restante,
-    said, say, say_with_input, wait_until,
+    CONTENT_TOPIC, PUBSUB_TOPIC, Server, exchange, folder, free_address, message, now, publish_path, request,
+    restante, said, say, say_with_input, wait_until,
 };
 
 #[test]
@@ -39,7 +39,7 @@ fn what_is_published_by_either_way_is_queried_by_either_way() {
 #[test]
 fn operators_have_a_listener_of_their_own() {
     let (_guard, folder) = folder();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let mut command = restante(&folder);
     command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]);
     command.env("RESTANTE_OPERATE__LISTEN", free.to_string());

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
@@ -278,6 +278,13 @@ fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// An address that is free until a server takes it: below the ports that the system gives to connections, and those of the engines.
+pub(crate) fn free_address() -> SocketAddr {
+    let mut ports = std::iter::repeat_with(|| rand::random_range(10_000..20_000));
+    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok());
+    free.expect("ports don't end")
+}
+
 /// A folder that is gone when the test is over.
 pub(crate) fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -313,9 +320,19 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     panic!("waited in vain until {what}");
 }
 
-/// Delivers a message to a server, which may end meanwhile; returns the reply for its recipient.
+/// Delivers a message by LMTP to a server, which may end meanwhile; returns the reply for its recipient.
 pub(crate) fn deliver_by_lmtp(lmtp: SocketAddr, recipient: &str, message: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(lmtp)?;
+    deliver(lmtp, "LHLO client.example", recipient, message)
+}
+
+/// The same with the greeting of LMTP or of SMTP.
+pub(crate) fn deliver(
+    address: SocketAddr,
+    greeting: &str,
+    recipient: &str,
+    message: &str,
+) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
     let mut replies = BufReader::new(stream.try_clone()?).lines();
     let mut reply = || loop {
         let line = replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
@@ -326,7 +343,7 @@ pub(crate) fn deliver_by_lmtp(lmtp: SocketAddr, recipient: &str, message: &str) 
     assert!(reply()?.starts_with("220 "));
     let recipient = format!("RCPT TO:<{recipient}>");
     for (command, code) in [
-        ("LHLO client.example", "250 "),
+        (greeting, "250 "),
         ("MAIL FROM:<bob@example.net>", "250 "),
         (recipient.as_str(), "250 "),
         ("DATA", "354 "),

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{PASSWORD, USER, support::exchange};
+use crate::{PASSWORD, support::exchange};
 
 /// So long an event is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,18 +24,19 @@ pub(crate) enum Failure {
 
 pub(crate) struct Client {
     address: SocketAddr,
+    user: &'static str,
     account: String,
     api: String,
     upload: String,
     events: String,
 }
 
-fn credentials() -> String {
-    base64_simd::STANDARD.encode_to_string(format!("{USER}:{PASSWORD}"))
+fn credentials(user: &str) -> String {
+    base64_simd::STANDARD.encode_to_string(format!("{user}:{PASSWORD}"))
 }
 
 fn request(
-    address: SocketAddr,
+    (address, user): (SocketAddr, &str),
     method: &str,
     path: &str,
     content: &str,
@@ -44,7 +45,7 @@ fn request(
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nauthorization: Basic {}\r\n\
          content-type: {content}\r\ncontent-length: {}\r\n\r\n",
-        credentials(),
+        credentials(user),
         body.len()
     );
     let answer = exchange(address, &[head.as_bytes(), body.as_bytes()].concat());
@@ -56,8 +57,8 @@ fn request(
 }
 
 impl Client {
-    pub(crate) fn new(address: SocketAddr) -> Result<Self, Failure> {
-        let session = request(address, "GET", "/.well-known/jmap", "text/plain", "")?;
+    pub(crate) fn new(address: SocketAddr, user: &'static str) -> Result<Self, Failure> {
+        let session = request((address, user), "GET", "/.well-known/jmap", "text/plain", "")?;
         let host = address.to_string();
         let path = |name: &str| {
             let url = session[name].as_str().unwrap();
@@ -66,17 +67,21 @@ impl Client {
         let account = session["primaryAccounts"]["urn:ietf:params:jmap:mail"].as_str().unwrap().to_owned();
         let upload = path("uploadUrl").replace("{accountId}", &account);
         let (api, events) = (path("apiUrl"), path("eventSourceUrl"));
-        Ok(Self { address, account, api, upload, events })
+        Ok(Self { address, user, account, api, upload, events })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
+    pub(crate) fn user(&self) -> &'static str {
+        self.user
+    }
+
     fn request(&self, calls: &Value) -> Result<Value, Failure> {
         let using = ["core", "mail", "submission"].map(|name| format!("urn:ietf:params:jmap:{name}"));
         let body = json!({"using": using, "methodCalls": calls}).to_string();
-        request(self.address, "POST", &self.api, "application/json", &body)
+        request((self.address, self.user), "POST", &self.api, "application/json", &body)
     }
 
     /// The newest emails of a mailbox with what a list shows of them.
@@ -110,7 +115,8 @@ impl Client {
 
     /// Uploads a message; returns the id of its blob.
     pub(crate) fn upload(&self, text: &str) -> Result<Value, Failure> {
-        Ok(request(self.address, "POST", &self.upload, "message/rfc822", text)?["blobId"].clone())
+        Ok(request((self.address, self.user), "POST", &self.upload, "message/rfc822", text)?["blobId"]
+            .clone())
     }
 }
 
@@ -128,7 +134,7 @@ impl Events {
         let head = format!(
             "GET {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Basic {}\r\naccept: text/event-stream\r\n\r\n",
             client.address,
-            credentials()
+            credentials(client.user)
         );
         stream.write_all(head.as_bytes()).unwrap();
         let mut lines = BufReader::new(stream).lines();

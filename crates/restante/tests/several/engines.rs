@@ -70,31 +70,65 @@ impl Stores {
     pub(crate) fn configure(&self, folder: &Path, server: &str) {
         let settings = match self.engines {
             Engines::Postgres => {
-                let url = variable("RESTANTE_POSTGRES_URL");
-                let joint = if url.contains('?') { '&' } else { '?' };
-                format!("[records]\nurl = \"{url}{joint}schema={}\"\n", self.name)
+                format!("[records]\nurl = \"{}\"\n", self.records())
             }
             Engines::Cassandra => {
-                fs::write(folder.join("s3-secret"), variable("RESTANTE_S3_SECRET_KEY")).unwrap();
-                let name = &self.name;
                 format!(
-                    "[records]\nurl = \"{}/restante_test?store={name}\"\n\
-                     [blobs]\nurl = \"s3://{}/{name}\"\n\
-                     [blobs.s3]\nendpoint = \"{}\"\nregion = \"{}\"\naccess_key = \"{}\"\nsecret_key_file = \"s3-secret\"\n\
+                    "[records]\nurl = \"{}\"\n\
+                     [blobs]\nurl = \"{}\"\n{}\
                      [search]\nurl = \"{}\"\n\
                      [search.opensearch]\nprefix = \"{}-{server}\"\nshards = 1\nreplicas = 0\n",
-                    variable("RESTANTE_CASSANDRA_URL"),
-                    variable("RESTANTE_S3_BUCKET"),
-                    variable("RESTANTE_S3_URL"),
-                    variable("RESTANTE_S3_REGION"),
-                    variable("RESTANTE_S3_ACCESS_KEY"),
+                    self.records(),
+                    self.blobs(),
+                    configure_s3(folder),
                     variable("RESTANTE_OPENSEARCH_URL").replacen("http", "opensearch", 1),
-                    name.replace('_', "-"),
+                    self.name.replace('_', "-"),
                 )
             }
         };
         fs::write(folder.join("restante.toml"), settings).unwrap();
     }
+
+    /// The URL of records.
+    pub(crate) fn records(&self) -> String {
+        match self.engines {
+            Engines::Postgres => self.postgres(&self.name),
+            Engines::Cassandra => {
+                format!("{}/restante_test?store={}", variable("RESTANTE_CASSANDRA_URL"), self.name)
+            }
+        }
+    }
+
+    /// The URL of an archive that servers share, as they share records.
+    pub(crate) fn archive(&self) -> String {
+        let name = format!("{}_archive", self.name);
+        match self.engines {
+            Engines::Postgres => self.postgres(&name),
+            Engines::Cassandra => format!("{}/{name}", variable("RESTANTE_CASSANDRA_URL")),
+        }
+    }
+
+    /// The URL of blobs in S3.
+    pub(crate) fn blobs(&self) -> String {
+        format!("s3://{}/{}", variable("RESTANTE_S3_BUCKET"), self.name)
+    }
+
+    fn postgres(&self, schema: &str) -> String {
+        let url = variable("RESTANTE_POSTGRES_URL");
+        let joint = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{joint}schema={schema}")
+    }
+}
+
+/// Settings of blobs in S3, and the file that they name.
+pub(crate) fn configure_s3(folder: &Path) -> String {
+    fs::write(folder.join("s3-secret"), variable("RESTANTE_S3_SECRET_KEY")).unwrap();
+    format!(
+        "[blobs.s3]\nendpoint = \"{}\"\nregion = \"{}\"\naccess_key = \"{}\"\nsecret_key_file = \"s3-secret\"\n",
+        variable("RESTANTE_S3_URL"),
+        variable("RESTANTE_S3_REGION"),
+        variable("RESTANTE_S3_ACCESS_KEY"),
+    )
 }
 
 impl Drop for Stores {
@@ -107,7 +141,7 @@ impl Drop for Stores {
             let (client, connection) =
                 tokio_postgres::connect(&variable("RESTANTE_POSTGRES_URL"), NoTls).await?;
             tokio::spawn(connection);
-            client.batch_execute(&format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name)).await
+            client.batch_execute(&format!("DROP SCHEMA IF EXISTS {0}, {0}_archive CASCADE", self.name)).await
         });
         if let Err(error) = dropped {
             eprintln!("the schema {} stays in the database: {error}", self.name);

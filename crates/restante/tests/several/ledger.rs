@@ -15,7 +15,7 @@ const PAGE: usize = 50;
 
 /// What a writer knows of one of its emails.
 #[derive(Clone, Debug, PartialEq)]
-struct Email {
+pub(crate) struct Email {
     mailbox: String,
     is_seen: bool,
 }
@@ -183,8 +183,11 @@ fn email_of(listed: &Value) -> Email {
     Email { mailbox: mailboxes[0].clone(), is_seen: listed["keywords"]["$seen"] == true }
 }
 
-/// All emails of the account: subjects, and what they are.
-fn all(client: &Client) -> BTreeMap<String, (String, Email)> {
+/// Emails by id: their subjects, and what they are.
+type Emails = BTreeMap<String, (String, Email)>;
+
+/// All emails of the account.
+pub(crate) fn all(client: &Client) -> Emails {
     let mut found = BTreeMap::new();
     loop {
         let page = client.call("Email/query", json!({"position": found.len(), "limit": PAGE})).unwrap();

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use sink::Sink;
 
 use crate::{
-    mail::{free_address, make_account},
-    support::{Server, exchange, folder, restante, said, say, wait_until},
+    mail::make_account,
+    support::{Server, exchange, folder, free_address, restante, said, say, wait_until},
 };
 
 const USER: &str = "alice@example.org";
