@@ -58,7 +58,7 @@ cassandra3_node_ready() {
   cassandra_answers "127.0.0.$n" || return 1
   for other in "${CASSANDRA3_NODES[@]}"; do
     [ "$other" = "$n" ] || ! live_pid "cassandra3/$other" >/dev/null ||
-      grep -q "/127.0.0.$other:$((PORT + 1)) is now UP" "$RUN/cassandra3/$n/log" || return 1
+      grep -q "/127.0.0.$other:$((PORT + 1)) \(is\|has restarted,\) now UP" "$RUN/cassandra3/$n/log" || return 1
   done
 }
 cassandra3_ready() {

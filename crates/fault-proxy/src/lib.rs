@@ -25,8 +25,11 @@
 //! # }
 //! ```
 //!
+//! [`Cluster`] does something to single nodes of Cassandra.
+//!
 //! Nothing is lost silently: what a connection has not delivered when a silence ends is delivered then, as TCP does.
 
+mod cluster;
 mod connection;
 mod traffic;
 
@@ -47,6 +50,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+pub use cluster::{Cluster, NODE};
 use connection::join;
 use traffic::{Interruption, Traffic};
 
@@ -122,7 +126,15 @@ impl Proxy {
     /// # Errors
     /// No port is free.
     pub async fn new(server: impl Into<String>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), server).await
+    }
+
+    /// The same at an address that the caller chooses.
+    ///
+    /// # Errors
+    /// It is not to be had.
+    pub async fn at(address: SocketAddr, server: impl Into<String>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let way = || (watch::Sender::new(Rules::default()), Traffic::default());
         let shared = Arc::new(Shared {

@@ -40,6 +40,9 @@ macro_rules! promises {
     ($($promise:ident),* $(,)?) => { [$((stringify!($promise), (|place| Box::pin($promise(place))) as Run)),*] };
 }
 
+#[path = "faults/nodes.rs"]
+mod nodes;
+
 const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 /// Places at which connections are cut in one commit, in each direction. `RESTANTE_FAULT_CUTS=1000` for a long run.
 const CUTS: u64 = 40;
@@ -74,6 +77,10 @@ fn main() {
         for (name, promise) in of_both {
             trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
         }
+    }
+    for (name, promise) in nodes::promises() {
+        let engine = Engine::Cassandra;
+        trials.push(engines::trial_of_nodes(engine, name, move || engines::run(engine, promise)));
     }
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
@@ -136,8 +143,8 @@ async fn beside(place: &TestStore) -> Opened {
 /// Commits until one is acknowledged.
 async fn commit_in_the_end(opened: &Opened, history: &History, account: AccountId) {
     let start = Instant::now();
-    while history.commit(&*opened.records, account, None).await.is_err() {
-        assert!(start.elapsed() < PATIENCE, "it doesn't work again");
+    while let Err(error) = history.commit(&*opened.records, account, None).await {
+        assert!(start.elapsed() < PATIENCE, "it doesn't work again: {error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -392,8 +399,15 @@ async fn servers_whose_clocks_differ_agree(place: Arc<TestStore>) {
     }
 }
 
-/// A client that commits until it is stopped, now and then to a state that it has read.
-async fn write(opened: Opened, history: Arc<History>, account: AccountId, seed: u64, stop: Arc<AtomicBool>) {
+/// A client that commits after pauses until it is stopped, now and then to a state that it has read.
+async fn write(
+    opened: Opened,
+    history: Arc<History>,
+    account: AccountId,
+    seed: u64,
+    pause: Duration,
+    stop: Arc<AtomicBool>,
+) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     while !stop.load(Ordering::SeqCst) {
         let mut expected = None;
@@ -402,6 +416,7 @@ async fn write(opened: Opened, history: Arc<History>, account: AccountId, seed: 
         {
             expected = Some(states.revision);
         }
+        tokio::time::sleep(pause).await;
         if history.commit(&*opened.records, account, expected).await.is_err() {
             tokio::time::sleep(Duration::from_millis(random.random_range(1..50))).await;
         }
@@ -449,7 +464,14 @@ async fn histories_hold_under_random_faults(place: Arc<TestStore>) {
     for (number, account) in [A, A, B, B].into_iter().enumerate() {
         let opened = if number % 2 == 0 { &one } else { &other };
         let seed = seed.wrapping_add(number as u64);
-        writers.push(tokio::spawn(write(opened.clone(), history.clone(), account, seed, stop.clone())));
+        writers.push(tokio::spawn(write(
+            opened.clone(),
+            history.clone(),
+            account,
+            seed,
+            Duration::ZERO,
+            stop.clone(),
+        )));
         readers.push(tokio::spawn(read(opened.clone(), history.clone(), account, stop.clone())));
     }
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -16,6 +16,7 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use restante_core::{ManualClock, Timestamp, nonzero};
 use restante_disk::testing::run_or_ignore;
+use restante_fault_proxy::NODE;
 use restante_records::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, PostgresUrl, Schema, open};
 use tokio_postgres::NoTls;
 
@@ -127,6 +128,14 @@ pub fn arguments() -> Arguments {
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.name(), engine.missing(), test)
+    })
+}
+
+/// A test that does something to single nodes of a cluster, by the program that a variable names.
+pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let unset = || set(NODE).is_none().then(|| format!("{NODE} is not set"));
+    Trial::ignorable_test(format!("{}-nodes::{name}", engine.name()), move || {
+        run_or_ignore("cassandra3", engine.missing().or_else(unset), test)
     })
 }
 

@@ -191,7 +191,7 @@ fn check_load(load: &Load, site: &Site, server: &Server) {
 
 /// Follows the events of an account from now on; waits for a state of its emails.
 fn follow(client: Client) -> impl FnOnce(Value) {
-    let (wanted, wants) = mpsc::channel();
+    let (wanted, wants) = mpsc::sync_channel(1);
     let events = Events::open(&client);
     let follower = thread::spawn(move || {
         let state: Value = wants.recv().unwrap();

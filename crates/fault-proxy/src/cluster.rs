@@ -1,0 +1,88 @@
+//! Faults of single nodes of the Cassandra cluster that `dev/services` starts: what each test of them does.
+
+use std::{
+    env,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Names the program that does something to a node, as `dev/services/with cassandra3` sets it.
+pub const NODE: &str = "RESTANTE_CASSANDRA3_NODE";
+/// A segment of the commit log that waits to be used has a header alone, which is shorter than this.
+const LOG_HEADER_BYTES_MAX: u64 = 4_096;
+
+/// A cluster of three survives one fault at a time.
+static CLUSTER: Mutex<()> = Mutex::const_new(());
+
+/// The cluster of `dev/services`, for one test at a time of this process.
+pub struct Cluster {
+    _only: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// Waits until no other test of this process has the cluster.
+    pub async fn take() -> Self {
+        Self { _only: CLUSTER.lock().await }
+    }
+
+    /// Lets `dev/services/node` do something to a node, and waits until it is done. Returns what that prints.
+    ///
+    /// # Errors
+    /// It failed, or no cluster runs.
+    pub async fn node(&self, action: &'static str, number: u8) -> io::Result<String> {
+        blocking(move || {
+            let program = env::var(NODE).map_err(io::Error::other)?;
+            let output = Command::new(program).args([action, &number.to_string()]).output()?;
+            if !output.status.success() {
+                let why = String::from_utf8_lossy(&output.stderr);
+                return Err(io::Error::other(format!("node {number} can't {action}: {why}")));
+            }
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        })
+        .await
+    }
+
+    /// Kills a node, and cuts the second half off what its commit log has: as a power cut does to what is not synced. Returns how many
+    /// bytes are lost.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::node`] and of files.
+    pub async fn lose_log_end(&self, number: u8) -> io::Result<u64> {
+        self.node("kill", number).await?;
+        let folder = PathBuf::from(self.node("data", number).await?).join("commitlog");
+        blocking(move || cut_newest_log(&folder)).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Cuts the newest segment that has something, and deletes those after it.
+fn cut_newest_log(folder: &Path) -> io::Result<u64> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            segments.push(path);
+        }
+    }
+    // Their names end with numbers that rise.
+    segments.sort();
+    while let Some(path) = segments.pop() {
+        let bytes = fs::read(&path)?;
+        // A segment has its full length from the start, with zeros behind what is written.
+        let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+        if written > LOG_HEADER_BYTES_MAX {
+            let kept = written / 2;
+            File::options().write(true).open(&path)?.set_len(kept)?;
+            return Ok(written - kept);
+        }
+        fs::remove_file(&path)?;
+    }
+    Err(io::Error::other(format!("{} has nothing that could be lost", folder.display())))
+}

@@ -1,0 +1,190 @@
+//! Faults of one of three Cassandra nodes: while it is gone, hangs, is slow, or has lost what it had, clients commit and read, and
+//! afterwards they go on without opening the store again.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use restante_fault_proxy::{Cluster, Direction, Proxy};
+use restante_records::{Config, EngineUrl, Opened, open};
+use tokio::task::JoinHandle;
+
+use super::{A, B, BOTH, History, Run, TestStore, beside, commit_in_the_end, impatient, read, write};
+use crate::common::history::Counts;
+
+/// How often each server has to commit to each account before a test goes on.
+const ROUNDS: usize = 3;
+/// Between the commits of a client: conditional writes to one account at once mostly wait for each other.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) fn promises() -> [(&'static str, Run); 5] {
+    promises![
+        a_node_that_is_killed_and_comes_back,
+        a_node_that_hangs,
+        a_node_that_is_slow,
+        a_node_that_is_replaced_by_an_empty_one,
+        a_node_that_lost_the_end_of_its_commit_log,
+    ]
+}
+
+/// Two servers, on each of which clients write and read two accounts until it ends.
+struct Load {
+    servers: Vec<Opened>,
+    history: Arc<History>,
+    stop: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<()>>,
+    readers: Vec<JoinHandle<usize>>,
+    cluster: Cluster,
+}
+
+impl Load {
+    async fn start(place: &TestStore) -> Self {
+        let cluster = Cluster::take().await;
+        let servers = vec![beside(place).await, beside(place).await];
+        Self::on(servers, cluster).await
+    }
+
+    async fn on(servers: Vec<Opened>, cluster: Cluster) -> Self {
+        let (history, stop) = (Arc::new(History::default()), Arc::new(AtomicBool::new(false)));
+        let (mut writers, mut readers) = (Vec::new(), Vec::new());
+        for (number, account) in [A, A, B, B].into_iter().enumerate() {
+            let opened = &servers[number % 2];
+            writers.push(tokio::spawn(write(
+                opened.clone(),
+                history.clone(),
+                account,
+                number as u64,
+                PAUSE,
+                stop.clone(),
+            )));
+            readers.push(tokio::spawn(read(opened.clone(), history.clone(), account, stop.clone())));
+        }
+        let load = Self { servers, history, stop, writers, readers, cluster };
+        load.goes_on("at the start").await;
+        load
+    }
+
+    async fn node(&self, action: &'static str, number: u8) {
+        self.cluster.node(action, number).await.unwrap();
+    }
+
+    /// Each server commits to each account.
+    async fn goes_on(&self, when: &str) {
+        for _ in 0..ROUNDS {
+            for server in &self.servers {
+                for account in [A, B] {
+                    commit_in_the_end(server, &self.history, account).await;
+                }
+            }
+        }
+        eprintln!("{when}: {} commits are acknowledged", self.history.acknowledged());
+    }
+
+    /// Stops all clients; compares what they saw with what is there.
+    async fn end(self) -> Counts {
+        self.stop.store(true, Ordering::SeqCst);
+        for writer in self.writers {
+            writer.await.unwrap();
+        }
+        let mut read = 0;
+        for reader in self.readers {
+            read += reader.await.unwrap();
+        }
+        for server in &self.servers {
+            commit_in_the_end(server, &self.history, A).await;
+        }
+        let counts = self.history.check(&self.servers[0]).await;
+        eprintln!("{counts:?}, {read} records read: {:?}", self.history.errors());
+        assert!(read > 0, "{counts:?}");
+        counts
+    }
+}
+
+async fn a_node_that_is_killed_and_comes_back(place: Arc<TestStore>) {
+    let load = Load::start(&place).await;
+    load.node("kill", 2).await;
+    load.goes_on("without node 2").await;
+    load.node("start", 2).await;
+    load.goes_on("with node 2 again").await;
+    load.end().await;
+}
+
+async fn a_node_that_hangs(place: Arc<TestStore>) {
+    let load = Load::start(&place).await;
+    for number in [1, 2, 3] {
+        load.node("pause", number).await;
+        load.goes_on("while a node hangs").await;
+        load.node("resume", number).await;
+        load.goes_on("after it hung").await;
+    }
+    load.end().await;
+}
+
+/// A server that reaches each node by a proxy. They have the same port: clients of Cassandra take that of the first node for all.
+async fn behind_proxies(place: &TestStore) -> (Vec<Proxy>, Opened) {
+    let config = impatient(place);
+    let EngineUrl::Cassandra(url) = &config.url else { panic!("{} has no nodes", config.url) };
+    let mut proxies: Vec<Proxy> = Vec::new();
+    for node in url.nodes() {
+        let proxy = match proxies.first() {
+            None => Proxy::new(node.clone()).await,
+            Some(first) => {
+                let node_address: SocketAddr = node.parse().unwrap();
+                let address = SocketAddr::new(node_address.ip(), first.address().port());
+                Proxy::at(address, node.clone()).await
+            }
+        };
+        proxies.push(proxy.unwrap());
+    }
+    let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+    let text = url.to_string().replace(&url.nodes().join(","), &addresses.join(","));
+    let url = EngineUrl::Cassandra(text.parse().unwrap());
+    (proxies, open(Config { url, ..config }).await.unwrap())
+}
+
+/// One node is half a second away from one of the servers.
+async fn a_node_that_is_slow(place: Arc<TestStore>) {
+    let cluster = Cluster::take().await;
+    let (proxies, server) = behind_proxies(&place).await;
+    let load = Load::on(vec![server, beside(&place).await], cluster).await;
+    let slow = &proxies[1];
+    let before = slow.passed(Direction::ToClient);
+    for direction in BOTH {
+        slow.delay(direction, Duration::from_millis(250));
+    }
+    load.goes_on("while a node is slow").await;
+    assert!(slow.passed(Direction::ToClient) > before, "the server uses the slow node");
+    slow.heal();
+    load.goes_on("after it was slow").await;
+    load.end().await;
+}
+
+async fn a_node_that_is_replaced_by_an_empty_one(place: Arc<TestStore>) {
+    let load = Load::start(&place).await;
+    load.node("replace", 2).await;
+    load.goes_on("with an empty node 2").await;
+    load.node("repair", 2).await;
+    load.node("repair-paxos", 2).await;
+    // Without node 3 the new one is needed for every answer.
+    load.node("kill", 3).await;
+    load.goes_on("without node 3").await;
+    load.node("start", 3).await;
+    load.goes_on("with all nodes").await;
+    load.end().await;
+}
+
+/// As after a power cut: what a node has not synced is gone, also what it has acknowledged. The two others have it.
+async fn a_node_that_lost_the_end_of_its_commit_log(place: Arc<TestStore>) {
+    let load = Load::start(&place).await;
+    let lost = load.cluster.lose_log_end(2).await.unwrap();
+    eprintln!("{lost} bytes of the commit log of node 2 are lost");
+    load.goes_on("without node 2").await;
+    load.node("start", 2).await;
+    load.goes_on("with node 2, which has forgotten something").await;
+    load.end().await;
+}
