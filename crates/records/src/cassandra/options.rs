@@ -9,7 +9,8 @@ use scylla::{
         PoolSize, execution_profile::ExecutionProfile, session::Session, session_builder::SessionBuilder,
     },
     policies::{
-        load_balancing::DefaultPolicy, retry::FallthroughRetryPolicy,
+        load_balancing::{DefaultPolicy, LatencyAwarenessBuilder},
+        retry::FallthroughRetryPolicy,
         speculative_execution::SimpleSpeculativeExecutionPolicy,
     },
     statement::{Consistency, SerialConsistency},
@@ -20,6 +21,13 @@ use crate::{CassandraConfig, CassandraUrl, Error};
 
 /// The value of `sslrootcert` for the authorities of the operating system.
 const SYSTEM_ROOTS: &str = "system";
+/// A node is asked after the others when its answers take so many times as long as those of the fastest one: a commit by such a node would
+/// mostly be refused, as other servers are faster.
+const SLOW_TIMES: f64 = 10.0;
+/// After so many answers of a node.
+const SLOW_ANSWERS_MIN: usize = 10;
+/// A node that was too slow is tried again after this time.
+const SLOW_RETRY: Duration = Duration::from_secs(10);
 /// After so long without an answer another node is asked as well, if asking twice does no harm.
 const SPECULATION: Duration = Duration::from_millis(150);
 const SPECULATIONS_MAX: usize = 1;
@@ -72,7 +80,12 @@ pub(super) async fn connect(
     has_keyspace: bool,
 ) -> Result<Session, Error> {
     let connect_timeout = Duration::from_millis(config.connect_timeout_ms.get());
-    let mut balancing = DefaultPolicy::builder().token_aware(true).permit_dc_failover(false);
+    let latencies = LatencyAwarenessBuilder::new()
+        .exclusion_threshold(SLOW_TIMES)
+        .minimum_measurements(SLOW_ANSWERS_MIN)
+        .retry_period(SLOW_RETRY);
+    let mut balancing =
+        DefaultPolicy::builder().token_aware(true).permit_dc_failover(false).latency_awareness(latencies);
     if let Some(datacenter) = url.parameter("datacenter") {
         balancing = balancing.prefer_datacenter(datacenter.to_owned());
     }
