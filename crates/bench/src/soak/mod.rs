@@ -312,18 +312,19 @@ mod tests {
         let memory = || crate::machine::private_memory("self");
         let target = Target { node: &served.node, rest: served.rest, memory: &memory };
         let shape = Shape {
-            length: Duration::from_millis(1_500),
-            keep: Duration::from_secs(2),
+            length: Duration::from_secs(3),
+            keep: Duration::from_secs(4),
             rate: 100.0,
             users: 3,
             sample: Duration::from_millis(20),
         };
         let run = target.run(shape).await.unwrap();
-        assert_eq!((run.published, run.unpublished), (150, 0), "{:?}", run.first_error);
-        assert_eq!((run.audited.looked_for, run.audited.lost, run.audited.failed), (150, 0, 0));
-        assert!(run.asked.pages.len() >= 3 && run.asked.errors == 0, "{:?}", run.asked.first_error);
-        assert!(run.visited.visits >= 2 && run.visited.failed == 0, "{:?}", run.visited.first_error);
-        assert!(run.memory.points.len() > 5 && run.counts.stored() == 150);
+        assert_eq!((run.published, run.unpublished), (300, 0), "{:?}", run.first_error);
+        assert_eq!((run.audited.looked_for, run.audited.lost, run.audited.failed), (300, 0, 0));
+        // How many there are in three seconds depends on what else the machine does.
+        assert!(run.asked.pages.len() > 0 && run.asked.errors == 0, "{:?}", run.asked.first_error);
+        assert!(run.visited.visits > 0 && run.visited.failed == 0, "{:?}", run.visited.first_error);
+        assert!(run.memory.points.len() > 5 && run.counts.stored() == 300);
         served.stop().await;
     }
 }
