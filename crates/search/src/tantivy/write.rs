@@ -355,8 +355,8 @@ impl Engine {
         self.end_series();
         writer.writing = None;
         self.metrics.uncommitted.set(0);
-        self.is_damaged.store(true, Ordering::Release); // until it is replaced, so that it is replaced later if this fails
-        self.reopen(true).map(drop)
+        // Queries are answered from the snapshot meanwhile. If this fails there may be half an index: it is replaced later.
+        self.reopen(true).map(drop).inspect_err(|_| self.is_damaged.store(true, Ordering::Release))
     }
 
     /// Commits what was written, and closes.

@@ -19,6 +19,7 @@ crate::promises! {
         stats_count_documents,
         clearing_removes_everything_and_ends_the_series,
         a_cleared_index_can_be_written_again,
+        queries_are_answered_while_an_index_is_cleared,
         a_closed_index_answers_unavailable,
         closing_twice_is_no_error,
         an_index_in_use_is_healthy_and_passes_its_check,
@@ -66,6 +67,26 @@ async fn a_cleared_index_can_be_written_again(subject: Subject) {
         opened.upkeep.clear().await.unwrap();
         index(&opened, A, [email(number, "word")]).await;
         assert_eq!(found(&opened, A, anywhere("word")).await, [number]);
+    }
+}
+
+/// With what was there, or with nothing.
+async fn queries_are_answered_while_an_index_is_cleared(subject: Subject) {
+    let opened = subject.open().await;
+    let query = Query::new(anywhere("word"));
+    for _ in 0..10 {
+        index(&opened, A, [email(1, "word")]).await;
+        let mut clearing = std::pin::pin!(opened.upkeep.clear());
+        loop {
+            tokio::select! {
+                biased;
+                cleared = &mut clearing => break cleared.unwrap(),
+                page = opened.search.query(A, &query) => {
+                    let hits: Vec<u64> = page.unwrap().hits.iter().map(|hit| hit.id.0).collect();
+                    assert!(hits.is_empty() || hits == [1], "{hits:?}");
+                }
+            }
+        }
     }
 }
 
