@@ -321,9 +321,8 @@ mod tests {
         let run = target.run(shape).await.unwrap();
         assert_eq!((run.published, run.unpublished), (300, 0), "{:?}", run.first_error);
         assert_eq!((run.audited.looked_for, run.audited.lost, run.audited.failed), (300, 0, 0));
-        // How many there are in three seconds depends on what else the machine does.
-        assert!(run.asked.pages.len() > 0 && run.asked.errors == 0, "{:?}", run.asked.first_error);
-        assert!(run.visited.visits > 0 && run.visited.failed == 0, "{:?}", run.visited.first_error);
+        assert!(run.asked.pages.len() >= 3 && run.asked.errors == 0, "{:?}", run.asked.first_error);
+        assert!(run.visited.visits >= 2 && run.visited.failed == 0, "{:?}", run.visited.first_error);
         assert!(run.memory.points.len() > 5 && run.counts.stored() == 300);
         served.stop().await;
     }
