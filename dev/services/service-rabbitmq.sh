@@ -26,6 +26,8 @@ log.file = false
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 500MB
 CONF
+  # What can't be set above: when the queue of dead messages did not take one, it is tried again after this time, not after three minutes.
+  echo '[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].' >"$run/advanced.config"
   echo '[rabbitmq_management].' >"$run/enabled_plugins"
   rm -f "$run/beam.pid"
   # `spawn` can't be used: the start script stays as parent of the Erlang VM, and the pid to record is the VM's own,

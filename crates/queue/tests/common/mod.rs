@@ -29,9 +29,8 @@ const RABBITMQ_URL: &str = "RESTANTE_RABBITMQ_URL";
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
 /// How long a hanging engine may delay the end of its failed test.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long is waited for what must come, on a machine that runs many tests. RabbitMQ waits three minutes
-/// for the queue of dead messages before it tries again.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// How long is waited for what must come, on a machine that runs many tests.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long is waited for what must not come.
 const SILENCE: Duration = Duration::from_millis(300);
 
