@@ -25,11 +25,8 @@
 //! # }
 //! ```
 //!
-//! [`Cluster`] does something to single nodes of Cassandra.
-//!
 //! Nothing is lost silently: what a connection has not delivered when a silence ends is delivered then, as TCP does.
 
-mod cluster;
 mod connection;
 mod traffic;
 
@@ -50,7 +47,6 @@ use tokio::{
     task::JoinHandle,
 };
 
-pub use cluster::{Cluster, NODE};
 use connection::join;
 use traffic::{Interruption, Traffic};
 
@@ -132,7 +128,7 @@ impl Proxy {
     /// The same at an address that the caller chooses.
     ///
     /// # Errors
-    /// It is not to be had.
+    /// Something else listens there, or nothing may.
     pub async fn at(address: SocketAddr, server: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;

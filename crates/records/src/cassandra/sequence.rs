@@ -298,7 +298,8 @@ async fn step(
                 Some(CqlValue::Blob(value)) => Counter::decode(counter.segment, value),
                 _ => None,
             };
-            // Who loses goes on at once, and has more to take for next time: it doesn't starve.
+            // Who loses goes on at once, and has more to take for next time. A server that is farther from all nodes than others may
+            // lose until its time has passed.
             if Instant::now() < deadline { Ok(()) } else { Err(busy()) }
         }
         // If it was executed after all, nobody commits by those positions, and the next commit of the account shows that.

@@ -16,11 +16,10 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use restante_core::{ManualClock, Timestamp, nonzero};
 use restante_disk::testing::run_or_ignore;
-use restante_fault_proxy::NODE;
 use restante_records::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, PostgresUrl, Schema, open};
 use tokio_postgres::NoTls;
 
-use super::{cassandra, schema};
+use super::{cassandra, cluster::NODE, schema};
 
 /// Each trial writes and syncs: more at once than this only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 8;

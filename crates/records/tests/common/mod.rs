@@ -7,6 +7,7 @@
 )]
 
 pub mod cassandra;
+pub mod cluster;
 pub mod engines;
 pub mod history;
 pub mod mirror;

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use restante_fault_proxy::{Cluster, Direction, Proxy};
+use restante_fault_proxy::{Direction, Proxy};
 use restante_records::{Config, EngineUrl, Opened, open};
 use tokio::task::JoinHandle;
 
 use super::{A, B, BOTH, History, Run, TestStore, beside, commit_in_the_end, impatient, read, write};
-use crate::common::history::Counts;
+use crate::common::cluster::Cluster;
 
 /// How often each server has to commit to each account before a test goes on.
 const ROUNDS: usize = 3;
@@ -85,8 +85,16 @@ impl Load {
         eprintln!("{when}: {} commits are acknowledged", self.history.acknowledged());
     }
 
+    /// Takes a node away and brings it back; clients go on without it, and with it.
+    async fn go_on_without(&self, number: u8, [away, back]: [&'static str; 2]) {
+        for action in [away, back] {
+            self.node(action, number).await;
+            self.goes_on(&format!("after {action} of node {number}")).await;
+        }
+    }
+
     /// Stops all clients; compares what they saw with what is there.
-    async fn end(self) -> Counts {
+    async fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
         for writer in self.writers {
             writer.await.unwrap();
@@ -101,26 +109,19 @@ impl Load {
         let counts = self.history.check(&self.servers[0]).await;
         eprintln!("{counts:?}, {read} records read: {:?}", self.history.errors());
         assert!(read > 0, "{counts:?}");
-        counts
     }
 }
 
 async fn a_node_that_is_killed_and_comes_back(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
-    load.node("kill", 2).await;
-    load.goes_on("without node 2").await;
-    load.node("start", 2).await;
-    load.goes_on("with node 2 again").await;
+    load.go_on_without(2, ["kill", "start"]).await;
     load.end().await;
 }
 
 async fn a_node_that_hangs(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
     for number in [1, 2, 3] {
-        load.node("pause", number).await;
-        load.goes_on("while a node hangs").await;
-        load.node("resume", number).await;
-        load.goes_on("after it hung").await;
+        load.go_on_without(number, ["pause", "resume"]).await;
     }
     load.end().await;
 }
@@ -171,10 +172,7 @@ async fn a_node_that_is_replaced_by_an_empty_one(place: Arc<TestStore>) {
     load.node("repair", 2).await;
     load.node("repair-paxos", 2).await;
     // Without node 3 the new one is needed for every answer.
-    load.node("kill", 3).await;
-    load.goes_on("without node 3").await;
-    load.node("start", 3).await;
-    load.goes_on("with all nodes").await;
+    load.go_on_without(3, ["kill", "start"]).await;
     load.end().await;
 }
 
