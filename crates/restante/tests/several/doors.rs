@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write,
+    net::SocketAddr,
     sync::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
@@ -61,7 +62,7 @@ fn email(name: &str) -> String {
     )
 }
 
-fn is_delivered(address: std::net::SocketAddr, greeting: &str, name: &str) -> bool {
+fn is_delivered(address: SocketAddr, greeting: &str, name: &str) -> bool {
     let Ok(reply) = deliver(address, greeting, BOB, &email(name)) else { return false };
     assert!(reply.starts_with("250 "), "{name}: {reply}");
     true
