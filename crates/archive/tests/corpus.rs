@@ -11,8 +11,7 @@ mod archive_record;
 
 #[test]
 fn records_of_the_corpus_hold() {
-    let folder =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/archive_record");
+    let folder = std::path::Path::new("../../tests/fuzz/corpus/archive_record");
     let mut seeds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         archive_record::archive_record(&std::fs::read(entry.unwrap().path()).unwrap());

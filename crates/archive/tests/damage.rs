@@ -542,7 +542,7 @@ async fn reading_only_changes_nothing() {
 async fn version_1_stays_readable() {
     // The first was written before there was a list of segments.
     for (name, has_list) in [("log-v1", false), ("log-v1-list", true)] {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        let fixture = Path::new("tests/fixtures").join(name);
         let messages = fixture_messages();
         if has_list && std::env::var_os("RESTANTE_TEST_WRITE_FIXTURE").is_some() {
             write_fixture(&fixture, &messages).await;

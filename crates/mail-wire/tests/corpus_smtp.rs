@@ -7,7 +7,7 @@ use restante_mail_wire::smtp::properties;
 
 /// The seeds of a fuzz target with their names, in order.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus").join(target);
+    let folder = Path::new("../../tests/fuzz/corpus").join(target);
     let mut seeds: Vec<(String, Vec<u8>)> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap())

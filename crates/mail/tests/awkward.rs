@@ -10,7 +10,7 @@ use restante_mail::{
 };
 
 fn corpus() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+    PathBuf::from("tests/corpus")
 }
 
 /// Each mail with CRLF, by name.

@@ -32,7 +32,7 @@ const FIRST_FORMAT: u64 = 4;
 const FORMAT: u64 = 4;
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+    PathBuf::from("tests/fixtures")
 }
 
 async fn open_in(folder: &Path) -> Opened {

@@ -3,8 +3,7 @@
 
 /// Checks a property for each seed of a target.
 fn each_seed(target: &str, property: impl Fn(&[u8])) {
-    let folder =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus").join(target);
+    let folder = std::path::Path::new("../../tests/fuzz/corpus").join(target);
     let mut seeds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         property(&std::fs::read(entry.unwrap().path()).unwrap());

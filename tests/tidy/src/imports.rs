@@ -112,7 +112,7 @@ enum Kind {
 }
 
 fn packages() -> Vec<Package> {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    let manifest = "../../Cargo.toml";
     let mut command = MetadataCommand::new();
     command.manifest_path(manifest).no_deps().other_options(["--offline".to_owned()]);
     command.exec().unwrap().packages

@@ -14,7 +14,7 @@ const TEXTS: &[&str] =
 const NAMES: &[&str] = &["Makefile", "down", "run", "up", "with"];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new("../..").canonicalize().unwrap()
 }
 
 /// All texts of the repository with their paths below its root.

@@ -8,7 +8,7 @@ use super::*;
 
 /// Files that goleveldb v1.0.0 wrote: 300 pairs `key 0000` to `key 0299`, each put twice, every third deleted afterwards, in
 /// tables of several levels with snappy, the last writes in a journal.
-const GOLEVELDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/goleveldb");
+const GOLEVELDB: &str = "tests/fixtures/goleveldb";
 
 fn read(folder: &Path, after: Option<&[u8]>) -> (BTreeMap<Vec<u8>, Vec<u8>>, Findings) {
     let mut reader = Reader::open(folder, after.map(<[u8]>::to_vec)).unwrap();

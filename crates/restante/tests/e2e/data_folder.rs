@@ -44,7 +44,7 @@ const EMAILS: u64 = 24;
 const LONG_BLOB_BYTES: usize = 300_000;
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+    PathBuf::from("tests/fixtures")
 }
 
 fn tar(args: &[&str], folder: &Path) {
@@ -125,7 +125,7 @@ async fn fill_records_and_blobs(folder: &Path) {
 
 /// The settings of the repository, with what `restante setup` sets.
 fn settings() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new("../..");
     let mut settings = fs::read_to_string(root.join("restante.toml")).unwrap();
     for (table, default, set) in [
         ("[tls]", "certificate_files = []", "certificate_files = [\"data/tls/example.org.crt\"]"),
