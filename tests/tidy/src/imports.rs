@@ -112,9 +112,8 @@ enum Kind {
 }
 
 fn packages() -> Vec<Package> {
-    let manifest = "../../Cargo.toml";
     let mut command = MetadataCommand::new();
-    command.manifest_path(manifest).no_deps().other_options(["--offline".to_owned()]);
+    command.manifest_path("../../Cargo.toml").no_deps().other_options(["--offline".to_owned()]);
     command.exec().unwrap().packages
 }
 

@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Random edits come to this once in more than 35,000 cases.
+/// Random edits rarely come to this.
 #[tokio::test]
 async fn a_second_mailbox_of_restored_emails_is_made_when_the_first_was_moved() {
     let [inbox, archive, restored] = [0, 3, 5];
