@@ -223,6 +223,9 @@ fn a_search_index_that_was_removed_is_made_again() {
     mail.deliver(&message("Coffee", "without milk"));
     mail.server.stop();
     std::fs::remove_dir_all(folder.join("data/search")).unwrap();
+    let refused = say(&folder, &["search", "rebuild"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("name the server's folder with --data"), "{}", refused.err);
     let mail = start(&folder);
     let mut found = mail.subjects(json!({"text": "milk"}));
     found.sort();

@@ -20,11 +20,16 @@ pub(super) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
 
 /// The same for a command, which makes nothing.
 pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
-    open_with(config, Metrics::default(), true).await.map_err(|error| {
-        if exit::kind(&error) != Some(ErrorKind::Conflict) {
-            return error;
+    open_with(config, Metrics::default(), true).await.map_err(|error| match exit::kind(&error) {
+        Some(ErrorKind::Conflict) => {
+            restante_search::Error::conflict(format!("{error:#}, or use --rest URL for a running server"))
+                .into()
         }
-        restante_search::Error::conflict(format!("{error:#}, or use --rest URL for a running server")).into()
+        Some(ErrorKind::NotFound) => {
+            let advice = "name the server's folder with --data, or the index with --search";
+            restante_search::Error::not_found(format!("{error:#}: {advice}")).into()
+        }
+        _ => error,
     })
 }
 
