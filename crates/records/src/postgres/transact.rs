@@ -83,19 +83,58 @@ pub(super) async fn begin(
     connection: &Connection,
     wanted: &Wanted,
 ) -> Result<Read, AttemptError> {
+    let mut read = lock_and_read(shared, connection, wanted, Missing::Left).await?;
+    if read.heads.len() < wanted.accounts.len() {
+        // New accounts are rare. Their heads must not be locked after later ones, so everything begins again.
+        connection.run(WHAT, "ROLLBACK").await?;
+        read = lock_and_read(shared, connection, wanted, Missing::Made).await?;
+    }
+    if read.heads.len() < wanted.accounts.len() {
+        return Err(Error::unavailable("the head of an account is being made by another server").into());
+    }
+    read_counters(shared, connection, &mut read).await?;
+    Ok(read)
+}
+
+/// What becomes of heads that are not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Made,
+    Left,
+}
+
+async fn lock_and_read(
+    shared: &Shared,
+    connection: &Connection,
+    wanted: &Wanted,
+    missing: Missing,
+) -> Result<Read, AttemptError> {
     let accounts: Vec<i64> = wanted.accounts.iter().copied().map(account_to_sql).collect();
     let row_accounts: Vec<i64> = wanted.rows.iter().map(|(account, _)| account_to_sql(*account)).collect();
     let row_keys: Vec<&[u8]> = wanted.rows.iter().map(|(_, key)| &key[..]).collect();
     let bodies = to_sql(wanted.bodies as u64);
-    let statements: [(&'static str, &[&(dyn ToSql + Sync)]); 6] = [
-        (LOCK, &[&shared.lock_name]),
-        (MAKE_HEADS, &[&accounts]),
-        (LOCK_HEADS, &[&accounts]),
-        (STATE, &[]),
-        (READ, &[&row_accounts, &row_keys]),
-        (BODY_IDS, &[&bodies]),
-    ];
-    let [_, _, heads, state, rows, ids] = pipelined(connection, Some("BEGIN"), statements, None).await?;
+    let lock_parameters = [&shared.lock_name as &(dyn ToSql + Sync)];
+    let head_parameters = [&accounts as &(dyn ToSql + Sync)];
+    let row_parameters = [&row_accounts as &(dyn ToSql + Sync), &row_keys];
+    let body_parameters = [&bodies as &(dyn ToSql + Sync)];
+    let mut statements: Vec<(&'static str, &[&(dyn ToSql + Sync)])> = vec![(LOCK, &lock_parameters)];
+    if missing == Missing::Made {
+        statements.push((MAKE_HEADS, &head_parameters));
+    }
+    let heads_at = statements.len();
+    statements.push((LOCK_HEADS, &head_parameters));
+    statements.push((STATE, &[]));
+    if !wanted.rows.is_empty() {
+        statements.push((READ, &row_parameters));
+    }
+    if wanted.bodies > 0 {
+        statements.push((BODY_IDS, &body_parameters));
+    }
+    let answers = pipelined_all(connection, Some("BEGIN"), &statements, None).await?;
+    let mut answers = answers.into_iter().skip(heads_at);
+    let (heads, state) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+    let rows = if wanted.rows.is_empty() { Vec::new() } else { answers.next().unwrap_or_default() };
+    let ids = answers.next().unwrap_or_default();
     let state = state.first().ok_or_else(|| Error::corrupt("the feed of the records has no head"))?;
     shared.check_epoch(column(state, 0)?)?;
     let mut read = Read { restores: from_sql(column(state, 1)?), ..Read::default() };
@@ -103,16 +142,12 @@ pub(super) async fn begin(
         let (account, head) = decode_head(row)?;
         read.heads.insert(account, head);
     }
-    if read.heads.len() < wanted.accounts.len() {
-        return Err(Error::unavailable("the head of an account is being made by another server").into());
-    }
     for row in &rows {
         read.rows.insert((account_from_sql(column(row, 0)?)?, column(row, 1)?), column(row, 2)?);
     }
     for row in &ids {
         read.body_ids.push(column(row, 0)?);
     }
-    read_counters(shared, connection, &mut read).await?;
     Ok(read)
 }
 
