@@ -25,8 +25,7 @@ test: toolchain ## Run all tests, on the embedded engines, on one server of each
 	dev/services/up --install-only $(TEST_SERVICES)
 	cargo test --workspace --locked --no-run
 	$(TEST_FILES) $(TEST_HEAPS) dev/services/with $(TEST_SERVICES) -- tests/run
-	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
-	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
+	RESTANTE_BIN=$(TARGET_DIR)/debug/restante $(MAKE) --no-print-directory --jobs=2 --output-sync interop console
 	@$(LOOM_SUM) | cmp -s - $(LOOM_PASSED) && echo "loom: these sources passed before; make loom runs them again" || $(MAKE) --no-print-directory loom
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
