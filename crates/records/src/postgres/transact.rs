@@ -1,4 +1,5 @@
-//! The statements of a transaction that writes: one round trip that locks and reads, one that writes and commits.
+//! The statements of a transaction that writes: one round trip that locks and reads, one that writes and commits. The first commit of
+//! an account needs two more, which make its head.
 //!
 //! Heads of accounts are locked in ascending order, so transactions wait for each other and never in a circle. The head of the
 //! feed is locked last and until the commit: so positions rise in the order in which commits become visible.
