@@ -11,6 +11,7 @@ use std::{
     fs::{self, File},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use rand::{RngExt, SeedableRng};
@@ -22,7 +23,10 @@ use restante_records::{
     Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Position, Properties, Property, RESTORE_JUMP,
     RecordId, RecordKey, Revision, Schema, TOUCHED_MAX, open,
 };
-use tokio::runtime::Runtime;
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
 
 const EMAIL: Kind = Kind(1);
 const MAILBOX: Kind = Kind(2);
@@ -161,7 +165,8 @@ async fn write(child: Arc<Child>, log_bytes: u64) {
         }
         upkeep.await.unwrap();
         if round == 1 {
-            store.upkeep.close().await.unwrap(); // which waits for the dictionary; the others are given up
+            wait_for_dictionary(&store).await;
+            store.upkeep.close().await.unwrap(); // the other rounds end without it
         }
     }
 }
@@ -259,6 +264,21 @@ async fn model(revisions: &BTreeMap<AccountId, Revision>) -> Opened {
     model
 }
 
+async fn has_dictionary(store: &Opened) -> bool {
+    let figures = store.upkeep.stats().await.unwrap().engine;
+    figures.iter().any(|(name, figure)| name == "dictionary_bytes" && *figure > 0)
+}
+
+/// A close does not wait for a training, so this does.
+async fn wait_for_dictionary(store: &Opened) {
+    let made = async {
+        while !has_dictionary(store).await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), made).await.expect("a dictionary is made");
+}
+
 async fn last_position(store: &Opened) -> Position {
     let touched = store.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
     touched.last().map(|touched| touched.position).unwrap_or_default()
@@ -287,9 +307,7 @@ async fn check_store(
         open_store(folder, log_bytes, Arc::new(ManualClock::new(Timestamp::from_seconds(5_000)))).await;
     let report = store.upkeep.check(&|_, _| {}).await.unwrap();
     assert_eq!(report.findings, []);
-    let figures = store.upkeep.stats().await.unwrap().engine;
-    let has_dictionary = figures.iter().any(|(name, figure)| name == "dictionary_bytes" && *figure > 0);
-    seen.dictionaries += u64::from(has_dictionary);
+    seen.dictionaries += u64::from(has_dictionary(&store).await);
 
     let mut revisions = BTreeMap::new();
     for account in (1..=ACCOUNTS).map(AccountId) {
