@@ -11,6 +11,8 @@ mod common;
 mod contents;
 #[path = "redis/outage.rs"]
 mod outage;
+#[path = "redis/own.rs"]
+mod own;
 #[path = "redis/proxy.rs"]
 mod proxy;
 #[path = "redis/raw.rs"]
@@ -23,7 +25,6 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use common::engines::{Engine, TestTable, run, trial_with};
 use libtest_mimic::Arguments;
-use parking_lot::RwLock;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use restante_core::{MessageHash, Timestamp};
 use restante_sessions::{Config, EngineUrl, SessionMetrics, hub::Event};
@@ -85,23 +86,11 @@ tests![
     contents::a_node_id_is_not_shared_with_another_process,
 ];
 
-/// Tests that change settings of the server, so that no other may run meanwhile.
-const ALONE: [&str; 1] = ["a_redis_without_memory_renews_leases_and_removes_what_has_ended"];
-
 fn main() {
-    let server = Arc::new(RwLock::new(()));
     let trials = tests().into_iter().map(|(name, test)| {
-        let server = server.clone();
-        let variable = tls::TESTS.contains(&name).then_some(tls::CERTIFICATES);
-        trial_with(Engine::Redis, variable, name, move || {
-            if ALONE.contains(&name) {
-                let _alone = server.write();
-                run(Engine::Redis, test);
-            } else {
-                let _with_others = server.read();
-                run(Engine::Redis, test);
-            }
-        })
+        let needs_services = tls::TESTS.contains(&name) || own::TESTS.contains(&name);
+        let variable = needs_services.then_some(tls::CERTIFICATES);
+        trial_with(Engine::Redis, variable, name, move || run(Engine::Redis, test))
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

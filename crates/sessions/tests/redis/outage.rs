@@ -6,8 +6,14 @@ use restante_sessions::{Ended, EngineUrl, Opened, open};
 
 use crate::{
     Subject,
-    common::{eventually, node::Recorder, number, rows, soon, text, until},
-    metric, proxied, proxied_url,
+    common::{
+        eventually,
+        node::{Node, Recorder},
+        number, rows, soon, text, until,
+    },
+    metric,
+    own::OwnRedis,
+    proxied, proxied_url,
     proxy::Proxy,
     raw,
 };
@@ -36,7 +42,7 @@ pub(crate) async fn a_table_opens_though_redis_is_unreachable(table: Subject) {
 
 pub(crate) async fn local_sessions_work_while_redis_is_unreachable(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
+    let (node, other) = (Node::new(proxied(&table, &proxy)).await, table.node().await);
     let kept = node.open("u", "kept").await;
     let closed = node.open("u", "closed").await;
     let others = other.open("u", "others").await;
@@ -84,7 +90,7 @@ pub(crate) async fn what_others_ended_meanwhile_stays_ended(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
     config.sessions_per_user_max = nonzero!(2);
-    let node = crate::common::node::Node::new(config).await;
+    let node = Node::new(config).await;
     let other = table.node_with_limit(2).await;
     let replaced = node.open("u", "r").await;
     let closed = node.open("v", "r").await;
@@ -114,7 +120,7 @@ pub(crate) async fn requests_to_a_hanging_redis_time_out(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
     config.redis.timeout_ms = nonzero!(300);
-    let node = crate::common::node::Node::new(config).await;
+    let node = Node::new(config).await;
     let id = node.open("u", "r").await;
     proxy.hang();
     let found = node.sessions.by_user("u").await.unwrap();
@@ -130,7 +136,7 @@ pub(crate) async fn requests_to_a_hanging_redis_time_out(table: Subject) {
 
 pub(crate) async fn thousands_of_sessions_are_registered_again(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
+    let (node, other) = (Node::new(proxied(&table, &proxy)).await, table.node().await);
     for number in 0..500 {
         node.open(&format!("early{number}"), "r").await;
     }
@@ -154,7 +160,7 @@ pub(crate) async fn thousands_of_sessions_are_registered_again(table: Subject) {
 pub(crate) async fn all_continues_with_this_node_when_redis_becomes_unreachable(table: Subject) {
     use futures_util::StreamExt;
     let proxy = Proxy::new(&proxied_url()).await;
-    let node = crate::common::node::Node::new(proxied(&table, &proxy)).await;
+    let node = Node::new(proxied(&table, &proxy)).await;
     for number in 0..350 {
         node.open(&format!("{number}"), "r").await;
     }
@@ -207,7 +213,7 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
     let proxy = Proxy::new(&proxied_url()).await;
     let config = proxied(&table, &proxy);
     let metrics = config.metrics.clone();
-    let node = crate::common::node::Node::new(config).await;
+    let node = Node::new(config).await;
     proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     for _ in 0..10 {
@@ -246,7 +252,7 @@ pub(crate) async fn a_lease_lost_while_registering_is_noticed(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
     config.redis.lease_ms = nonzero!(1_500);
-    let node = crate::common::node::Node::new(config).await;
+    let node = Node::new(config).await;
     let (here, other) = (node.here(), table.node().await);
     proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
@@ -301,7 +307,7 @@ pub(crate) async fn requests_whose_answers_do_not_come_are_done_once(table: Subj
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
     config.redis.timeout_ms = nonzero!(300);
-    let (node, other) = (crate::common::node::Node::new(config).await, table.node().await);
+    let (node, other) = (Node::new(config).await, table.node().await);
     let closed = node.open("u", "closed").await;
     let kept = node.open("u", "kept").await;
     proxy.faults.silence(Direction::ToClient);
@@ -320,7 +326,7 @@ pub(crate) async fn requests_whose_answers_do_not_come_are_done_once(table: Subj
 /// Connections are cut in the middle of requests, of answers, and of the work that follows a new connection.
 pub(crate) async fn connections_may_be_cut_at_any_byte(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
+    let (node, other) = (Node::new(proxied(&table, &proxy)).await, table.node().await);
     let mut open = vec![node.open("u", "first").await];
     for cut in 0..24_u64 {
         let direction = if cut % 2 == 0 { Direction::ToServer } else { Direction::ToClient };
@@ -343,7 +349,7 @@ pub(crate) async fn connections_may_be_cut_at_any_byte(table: Subject) {
 /// Only living nodes were notified, so that the session came back with its node once the address was free.
 pub(crate) async fn what_others_took_of_a_node_without_a_lease_stays_ended(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    let (node, other) = (crate::common::node::Node::new(proxied(&table, &proxy)).await, table.node().await);
+    let (node, other) = (Node::new(proxied(&table, &proxy)).await, table.node().await);
     let taken = node.open("u", "r").await;
     let kept = node.open("v", "r").await;
     proxy.close().await;
@@ -383,7 +389,7 @@ pub(crate) async fn users_on_an_unreadable_page_are_returned(table: Subject) {
 
 pub(crate) async fn a_table_that_is_closed_while_redis_is_unreachable_says_why(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
-    let node = crate::common::node::Node::new(proxied(&table, &proxy)).await;
+    let node = Node::new(proxied(&table, &proxy)).await;
     proxy.close().await;
     until("the node has noticed", || node.nodes.health().is_err()).await;
     let error = node.nodes.close().await.unwrap_err();
@@ -394,13 +400,14 @@ pub(crate) async fn a_table_that_is_closed_while_redis_is_unreachable_says_why(t
 
 /// The heartbeat was refused, so that all leases expired and nothing freed memory any more.
 pub(crate) async fn a_redis_without_memory_renews_leases_and_removes_what_has_ended(table: Subject) {
-    let (node, other) = table.two_nodes().await;
+    let server = OwnRedis::start();
+    let (node, other) = (Node::new(server.config(&table)).await, Node::new(server.config(&table)).await);
     let id = node.open("u", "r").await;
-    let mut raw = raw(&table);
+    let mut raw = server.raw(&table);
     let (lease, user) = (raw.lease(node.here()), raw.key("u:u"));
     let short_ms = 60_000;
     let _: u64 = raw.ask("PEXPIRE", (&lease, short_ms));
-    let without_memory = crate::raw(&table).without_memory();
+    let without_memory = server.raw(&table).without_memory();
     node.nodes.heartbeat().await.unwrap();
     assert!(raw.ask::<i64>("PTTL", &lease) > short_ms, "a lease that is held is renewed");
     assert!(node.close(id, Ended::Left).await);
