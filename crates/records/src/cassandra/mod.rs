@@ -5,7 +5,7 @@
 //! - [`connect`], [`options`]: connections and statements. [`error`]: what an error of the database means.
 //! - [`open`], [`reindex`]: tables, restores, indexes. [`schema`]: tables and keys. [`head`]: the head of an account.
 //! - [`commit`], [`transact`], [`bodies`], [`finish`]: commits. [`sequence`]: positions and numbers.
-//! - [`view`], [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of other servers.
+//! - [`view`], [`holds`], [`read`], [`query`], [`changes`], [`feed`]: reads. [`listen`]: commits of other servers.
 //! - [`accounts`], [`check`], [`clean`], [`dump`], [`erase`], [`stats`]: upkeep. [`transfer`]: moves.
 
 mod accounts;
@@ -21,6 +21,7 @@ mod error;
 mod feed;
 mod finish;
 mod head;
+mod holds;
 mod listen;
 mod open;
 mod options;
@@ -55,6 +56,7 @@ use tokio::{
 use self::{
     commit::{Queue, closed},
     connect::Database,
+    holds::Holds,
     sequence::Sequence,
 };
 use crate::{
@@ -90,6 +92,7 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -
         moving: None,
         body_numbers: tokio::sync::Mutex::new(0..0),
         confirmed: Mutex::new(HashMap::new()),
+        holds: Holds::default(),
         finishing: Arc::default(),
         finisher,
         clock: config.clock,
@@ -144,6 +147,8 @@ struct Shared {
     body_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
     /// Heads of accounts that all readers see, whichever node they ask.
     confirmed: Mutex<HashMap<AccountId, Arc<head::Head>>>,
+    /// Accounts whose readers hold up commits.
+    holds: Holds,
     /// Held for reading until that is removed which commits have left.
     finishing: Arc<tokio::sync::RwLock<()>>,
     finisher: mpsc::Sender<finish::Finishing>,

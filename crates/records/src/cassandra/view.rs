@@ -8,7 +8,10 @@
 //! A version that this server meets for the first time may be on one replica only, because who committed it has died. A head
 //! read at serial consistency brings it to a quorum, so nobody who reads later sees less.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
 
 use scylla::value::CqlValue;
 use tokio::time::Instant;
@@ -17,6 +20,7 @@ use super::{
     Shared,
     connect::{bytes, number, text},
     head::Head,
+    holds::Hold,
     schema::{HEAD, account_number, corrupt},
 };
 use crate::{AccountId, Error};
@@ -27,6 +31,8 @@ pub(super) const SLICE_ROWS: usize = 5_000;
 pub(super) const KEYS: usize = 200;
 /// Accounts whose heads are remembered at most: each takes some hundred bytes.
 const CONFIRMED_MAX: usize = 16_384;
+/// A reader that commits have overtaken so often holds up the next ones.
+const OVERTAKEN_MAX: u32 = 3;
 
 const READ_HEAD: &str = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
 const UP: &str = "SELECT key, value, version FROM account \
@@ -69,8 +75,8 @@ pub(super) struct View<'s> {
     account: AccountId,
     pub(super) head: Head,
     /// Whether something was read that says nothing about its version, and has to be read once more.
-    is_silent: std::sync::atomic::AtomicBool,
-    reads: std::sync::atomic::AtomicU32,
+    is_silent: AtomicBool,
+    reads: AtomicU32,
     /// Whether the head was not read for this view: something that is read has to show that it is still the head.
     is_head_unread: bool,
 }
@@ -80,11 +86,15 @@ pub(super) struct Views<'s> {
     shared: &'s Shared,
     account: AccountId,
     deadline: Instant,
+    /// How often the account had changed before there was an answer.
+    overtaken: AtomicU32,
+    hold: OnceLock<Hold<'s>>,
 }
 
 impl Shared {
     pub(super) fn views(&self, account: AccountId) -> Views<'_> {
-        Views { shared: self, account, deadline: self.database.deadline() }
+        let deadline = self.database.deadline();
+        Views { shared: self, account, deadline, overtaken: 0.into(), hold: OnceLock::new() }
     }
 
     /// The head of an account, with all that was acknowledged.
@@ -149,7 +159,7 @@ impl<'s> Views<'s> {
             if !shared.is_confirmed(account, version) {
                 let decided = shared.read_head_serial(account).await?;
                 if decided != head {
-                    self.check_time()?;
+                    self.note_overtaken()?;
                     continue;
                 }
             }
@@ -195,18 +205,19 @@ impl<'s> Views<'s> {
         view: &View<'_>,
         answer: Result<T, ViewError>,
     ) -> Result<Option<T>, Error> {
-        let order = std::sync::atomic::Ordering::Relaxed;
         let answer = match answer {
             Ok(answer) => answer,
             Err(ViewError::Failed(error)) => return Err(error),
             Err(ViewError::Moved) => {
-                self.check_time()?;
+                self.note_overtaken()?;
                 return Ok(None);
             }
         };
-        let head = if view.is_silent.load(order) {
+        let head = if view.is_silent.load(Ordering::Relaxed) {
             self.shared.read_head_serial(self.account).await?
-        } else if view.reads.load(order) > 1 || view.is_head_unread && view.reads.load(order) == 0 {
+        } else if view.reads.load(Ordering::Relaxed) > 1
+            || view.is_head_unread && view.reads.load(Ordering::Relaxed) == 0
+        {
             self.shared.read_head(self.account).await?
         } else {
             return Ok(Some(answer));
@@ -214,11 +225,15 @@ impl<'s> Views<'s> {
         if head.map_or(0, |head| head.version) == view.head.version {
             return Ok(Some(answer));
         }
-        self.check_time()?;
+        self.note_overtaken()?;
         Ok(None)
     }
 
-    fn check_time(&self) -> Result<(), Error> {
+    /// Notes that the account has changed and has to be read again.
+    fn note_overtaken(&self) -> Result<(), Error> {
+        if self.overtaken.fetch_add(1, Ordering::Relaxed) + 1 >= OVERTAKEN_MAX {
+            self.hold.get_or_init(|| self.shared.holds.hold(self.account));
+        }
         if Instant::now() < self.deadline {
             return Ok(());
         }
@@ -246,7 +261,7 @@ impl<'s> View<'s> {
     pub(super) fn rows(&self, found: &[scylla::value::Row]) -> Result<Vec<Row>, ViewError> {
         self.note_read();
         if found.is_empty() {
-            self.is_silent.store(true, std::sync::atomic::Ordering::Relaxed);
+            self.is_silent.store(true, Ordering::Relaxed);
         }
         let mut rows = Vec::with_capacity(found.len());
         for row in found {
@@ -289,7 +304,7 @@ impl<'s> View<'s> {
     }
 
     fn note_read(&self) {
-        self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
     }
 }
 
