@@ -1,6 +1,7 @@
 //! The requests that the engine makes, with typed errors.
 
 use std::{
+    borrow::Cow,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,14 +11,14 @@ use std::{
 
 use bytes::Bytes;
 use object_store::{
-    BackoffConfig, Error as StoreError, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutPayload, RetryConfig,
+    Attribute, Attributes, BackoffConfig, Error as StoreError, GetOptions, GetRange, GetResult, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     list::{PaginatedListOptions, PaginatedListStore},
     multipart::{MultipartStore, PartId},
     path::Path,
 };
-use restante_core::Timestamp;
+use restante_core::{Identity, Timestamp};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{error::failed, http::Http};
@@ -31,6 +32,8 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// The most tries of a request after the first.
 const RETRIES_MAX: usize = 6;
+/// Metadata of an object: which put created it.
+const CREATED_BY: Attribute = Attribute::Metadata(Cow::Borrowed("created-by"));
 
 /// A bucket, or the part of it below a prefix.
 pub(super) struct Client {
@@ -48,9 +51,14 @@ pub(super) enum Created {
     New,
     /// There is an object. A conflict with another writer looks the same, so that it may be absent.
     Exists,
-    /// The storage may have done it or not.
-    Unknown,
+    /// The storage may have done it or not: also when the object existed, as a storage that refuses a long put may close the
+    /// connection before it has read all of it, so that its answer is lost. [`Client::is_created_by`] finds out.
+    Unknown(PutId),
 }
+
+/// Names a put that must not overwrite.
+#[derive(Debug)]
+pub(super) struct PutId(String);
 
 /// An object in the storage.
 #[derive(Clone, Debug)]
@@ -141,7 +149,10 @@ impl Client {
             };
         }
         let permit = self.permit().await?;
-        let put = self.store.put_opts(&self.path(key), payload.clone(), PutMode::Create.into()).await;
+        let id = PutId(Identity::random().to_string());
+        let attributes = Attributes::from_iter([(CREATED_BY, id.0.clone())]);
+        let options = PutOptions { mode: PutMode::Create, attributes, ..PutOptions::default() };
+        let put = self.store.put_opts(&self.path(key), payload.clone(), options).await;
         drop(permit);
         match put {
             Ok(_) => Ok(Created::New),
@@ -152,8 +163,19 @@ impl Client {
                     self.can_create.store(false, Ordering::Relaxed);
                     return Box::pin(self.create(key, payload)).await;
                 }
-                if error.is_refused() { Err(error.error) } else { Ok(Created::Unknown) }
+                if error.is_refused() { Err(error.error) } else { Ok(Created::Unknown(id)) }
             }
+        }
+    }
+
+    /// Whether an object was created by this put; `None` when there is no object.
+    pub(super) async fn is_created_by(&self, key: &str, put: &PutId) -> Result<Option<bool>, Error> {
+        let _permit = self.permit().await?;
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.store.get_opts(&self.path(key), options).await {
+            Ok(object) => Ok(Some(object.attributes.get(&CREATED_BY).is_some_and(|found| **found == *put.0))),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed("look for", key, error).error),
         }
     }
 

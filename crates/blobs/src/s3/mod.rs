@@ -132,7 +132,7 @@ async fn check_format(client: &Client) -> Result<(), Error> {
         None => match client.create(FORMAT, FORMAT_TEXT.into()).await? {
             Created::New => return Ok(()),
             // Another server may have made it at the same time.
-            Created::Exists | Created::Unknown => match client.get_small(FORMAT).await? {
+            Created::Exists | Created::Unknown(_) => match client.get_small(FORMAT).await? {
                 Some(found) => found,
                 None => return client.overwrite(FORMAT, FORMAT_TEXT.into()).await,
             },

@@ -48,21 +48,20 @@ impl S3 {
     /// Puts the object of a blob, unless it is there.
     async fn upload(&self, received: &Received) -> Result<Outcome, Error> {
         let key = blob_key(received.id);
-        let created = if received.bytes > SINGLE_PUT_BYTES_MAX {
-            Created::Unknown
+        let found = if received.bytes > SINGLE_PUT_BYTES_MAX {
+            self.client.head(&key).await?.map(|_| false)
         } else {
-            let _permit = self.permit_for(received).await?;
-            self.client.create(&key, received.payload(0, received.bytes).await?).await?
+            let permit = self.permit_for(received).await?;
+            let created = self.client.create(&key, received.payload(0, received.bytes).await?).await?;
+            drop(permit);
+            match created {
+                Created::New => return Ok(Outcome { is_new: true, is_made_here: true }),
+                // The caller looks whether it is there: a conflict of two writers has the same answer.
+                Created::Exists => Some(false),
+                Created::Unknown(put) => self.client.is_created_by(&key, &put).await?,
+            }
         };
-        match created {
-            Created::New => return Ok(Outcome { is_new: true, is_made_here: true }),
-            // The caller looks whether it is there: a conflict of two writers has the same answer.
-            Created::Exists => return Ok(Outcome { is_new: false, is_made_here: false }),
-            Created::Unknown => {}
-        }
-        if self.client.head(&key).await?.is_some() {
-            // A put without an answer has probably been executed.
-            let is_new = received.bytes <= SINGLE_PUT_BYTES_MAX;
+        if let Some(is_new) = found {
             return Ok(Outcome { is_new, is_made_here: false });
         }
         self.send(received).await?;

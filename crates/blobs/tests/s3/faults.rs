@@ -143,8 +143,11 @@ pub(crate) async fn a_put_whose_answer_is_lost_is_resolved(store: TestStore) {
             let blob = bytes(10 * n + connections as u32, len);
             let answer = put(&*opened.blobs, &blob).await;
             proxy.set(Mode::Pass);
-            assert_eq!(answer.bytes, len as u64);
+            assert_eq!((answer.bytes, answer.is_new), (len as u64, true), "{len} bytes");
             assert_eq!(read_all(&*opened.blobs, answer.id).await.unwrap(), blob, "{len} bytes");
+            proxy.set_for(Mode::CutAnswer, connections);
+            assert!(!put(&*opened.blobs, &blob).await.is_new, "{len} bytes again");
+            proxy.set(Mode::Pass);
         }
     }
     is_sound(&*opened.upkeep).await;
