@@ -115,10 +115,12 @@ async fn of_two_commits_that_expect_the_same_state_one_is_made(subject: Subject)
     }
 }
 
-/// Commits that each change all of these records to the same text, until asked to stop.
-fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<AtomicBool>) -> Task<u64> {
+/// Commits that each change all of these records to the same text, until asked to stop. The first one is made when it returns.
+async fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<AtomicBool>) -> Task<()> {
     let (records, ids, stop) = (records.clone(), ids.to_vec(), stop.clone());
-    tokio::spawn(async move {
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let mut begun = Some(begun);
+    let rewriter = tokio::spawn(async move {
         let mut n = 0;
         while !stop.load(Ordering::SeqCst) {
             n += 1;
@@ -132,10 +134,14 @@ fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<AtomicBool>
                 properties: Some(properties.clone()),
             };
             commit(&*records, A, ids.iter().map(update)).await;
+            if let Some(begun) = begun.take() {
+                begun.send(()).unwrap();
+            }
             tokio::task::yield_now().await; // here it ends when the test fails
         }
-        n
-    })
+    });
+    begins.await.unwrap();
+    rewriter
 }
 
 async fn readers_never_see_half_a_commit(subject: Subject) {
@@ -143,7 +149,7 @@ async fn readers_never_see_half_a_commit(subject: Subject) {
     let first = (0..20).map(|_| create(EMAIL, "0", none().with(KEYWORD, "0")));
     let ids = commit(&*records, A, first).await.created;
     let stop = Arc::new(AtomicBool::new(false));
-    let rewriter = rewriter(&records, &ids, &stop);
+    let rewriter = rewriter(&records, &ids, &stop).await;
     for _ in 0..200 {
         // The index and the state are read at one moment: all entries have one keyword, and it is that of the state.
         let page = records.query(A, &Query::new(EMAIL, BY_KEYWORD)).await.unwrap();
@@ -158,7 +164,7 @@ async fn readers_never_see_half_a_commit(subject: Subject) {
         tokio::task::yield_now().await;
     }
     stop.store(true, Ordering::SeqCst);
-    assert!(rewriter.await.unwrap() > 0);
+    rewriter.await.unwrap();
 }
 
 async fn a_get_reads_all_records_at_one_moment(subject: Subject) {
@@ -166,7 +172,7 @@ async fn a_get_reads_all_records_at_one_moment(subject: Subject) {
     let first = (0..20).map(|_| create(EMAIL, "0", none().with(KEYWORD, "0")));
     let ids = commit(&*records, A, first).await.created;
     let stop = Arc::new(AtomicBool::new(false));
-    let rewriter = rewriter(&records, &ids, &stop);
+    let rewriter = rewriter(&records, &ids, &stop).await;
     for _ in 0..200 {
         let got = records.get(A, &Get::whole(EMAIL, ids.clone())).await.unwrap();
         let got: Vec<_> = got.into_iter().map(Option::unwrap).collect();
