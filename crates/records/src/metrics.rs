@@ -24,11 +24,12 @@ pub struct Metrics {
     /// Of the `postgres` engine, as the next one; with another engine they stay at 0.
     pub(crate) postgres_group_commits: Histogram,
     pub(crate) postgres_settled: Counter,
-    /// Of the `cassandra` engine, as the next three.
+    /// Of the `cassandra` engine, as the next four.
     pub(crate) cassandra_requests: Family<RequestLabel, Counter>,
     pub(crate) cassandra_group_commits: Histogram,
     pub(crate) cassandra_refused: Counter,
     pub(crate) cassandra_settled: Counter,
+    pub(crate) cassandra_held_up: Counter,
 }
 
 /// What a change does to a record.
@@ -118,6 +119,7 @@ impl Default for Metrics {
             cassandra_group_commits: Histogram::new(exponential_buckets(1.0, 2.0, 7)), // 1 to 64
             cassandra_refused: Counter::default(),
             cassandra_settled: Counter::default(),
+            cassandra_held_up: Counter::default(),
         };
         // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
@@ -194,6 +196,11 @@ impl Metrics {
             "Conditional batches in Cassandra that were tried again because their answer was lost",
             self.cassandra_settled.clone(),
         );
+        registry.register(
+            "cassandra_held_up",
+            "Groups of commits to Cassandra that waited for a reader of their account which commits had overtaken",
+            self.cassandra_held_up.clone(),
+        );
         self.lmdb.register(registry);
     }
 
@@ -228,6 +235,7 @@ mod tests {
             "restante_records_cassandra_group_commits_count 0",
             "restante_records_cassandra_refused_total 0",
             "restante_records_cassandra_settled_total 0",
+            "restante_records_cassandra_held_up_total 0",
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }

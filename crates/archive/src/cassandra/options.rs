@@ -103,8 +103,15 @@ pub(super) async fn connect(url: &CassandraUrl, config: &CassandraConfig) -> Res
     // All known nodes are tried, one after the other.
     let limit = connect_timeout.saturating_mul(2).saturating_mul(nodes.saturating_add(1));
     let opened = tokio::time::timeout(limit, builder.build()).await;
-    let opened = opened.map_err(|_| Error::unavailable("cassandra can't be reached: no answer in time"))?;
-    opened.map_err(|error| Error::unavailable(format!("cassandra can't be reached: {error}")))
+    let unreached = |reason: String| {
+        let nodes = url.nodes().join(", ");
+        let what = format!(
+            "cassandra can't be reached at {nodes}: {reason}: is it running? look at the archive URL"
+        );
+        Error::unavailable(what)
+    };
+    let opened = opened.map_err(|_| unreached("no answer in time".to_owned()))?;
+    opened.map_err(|error| unreached(error.to_string()))
 }
 
 /// Checks what can be checked without a connection.

@@ -133,7 +133,9 @@ impl Queued {
     async fn run(&self, account: AccountId) {
         let Ok(_permit) = self.accounts.acquire().await else { return };
         loop {
-            self.shared.holds.wait(account).await;
+            if self.shared.holds.wait(account).await {
+                self.shared.metrics.cassandra_held_up.inc();
+            }
             let group = {
                 let mut state = self.state.lock();
                 let group = state.waiting.get_mut(&account).map(take_group).unwrap_or_default();

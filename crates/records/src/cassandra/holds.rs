@@ -41,17 +41,19 @@ impl Holds {
         Hold { holds: self, account }
     }
 
-    /// Waits until no reader holds an account, or for [`COMMIT_WAIT`].
-    pub(super) async fn wait(&self, account: AccountId) {
+    /// Waits until no reader holds an account, or for [`COMMIT_WAIT`]; returns whether one did.
+    pub(super) async fn wait(&self, account: AccountId) -> bool {
         let deadline = Instant::now() + COMMIT_WAIT;
+        let mut was_held = false;
         loop {
             let ended = {
                 let held = self.0.lock();
-                let Some(held) = held.get(&account) else { return };
+                let Some(held) = held.get(&account) else { return was_held };
                 held.ended.clone().notified_owned() // it notices an end from now on
             };
+            was_held = true;
             if timeout_at(deadline, ended).await.is_err() {
-                return;
+                return was_held;
             }
         }
     }
@@ -82,20 +84,17 @@ mod tests {
     async fn a_commit_waits_for_all_readers_of_its_account() {
         let holds = Arc::new(Holds::default());
         let (one, other) = (holds.hold(A), holds.hold(A));
-        holds.wait(B).await;
+        assert!(!holds.wait(B).await);
         let begun = Instant::now();
         let waiting = tokio::spawn({
             let holds = holds.clone();
-            async move {
-                holds.wait(A).await;
-                begun.elapsed()
-            }
+            async move { (holds.wait(A).await, begun.elapsed()) }
         });
         sleep(Duration::from_millis(20)).await;
         drop(one);
         sleep(Duration::from_millis(20)).await;
         drop(other);
-        assert_eq!(waiting.await.unwrap(), Duration::from_millis(40));
+        assert_eq!(waiting.await.unwrap(), (true, Duration::from_millis(40)));
         assert!(holds.0.lock().is_empty());
     }
 
@@ -104,7 +103,7 @@ mod tests {
         let holds = Holds::default();
         let _hold = holds.hold(A);
         let begun = Instant::now();
-        holds.wait(A).await;
+        assert!(holds.wait(A).await);
         assert_eq!(begun.elapsed(), COMMIT_WAIT);
     }
 }

@@ -323,9 +323,17 @@ async fn settle_restore(shared: &Shared) -> Result<(), Error> {
 /// Takes the lease of those that open the records.
 async fn lock_opening(shared: &Shared, holder: Identity) -> Result<(), Error> {
     let deadline = Instant::now() + OPENING_WAIT;
+    let mut is_waiting = false;
     while !take(shared, &OPENING, holder).await? {
         if Instant::now() >= deadline {
             return Err(Error::unavailable("another server opens the records for so long: try again later"));
+        }
+        if !is_waiting {
+            info!(
+                seconds_max = OPENING.seconds,
+                "waiting for another server that is opening these records, or has crashed while it did"
+            );
+            is_waiting = true;
         }
         tokio::time::sleep(jittered(BACK_OFF_MIN * 5)).await;
     }

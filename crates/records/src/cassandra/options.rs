@@ -16,7 +16,6 @@ use scylla::{
     statement::{Consistency, SerialConsistency},
 };
 
-use super::error::failed;
 use crate::{CassandraConfig, CassandraUrl, Error};
 
 /// The value of `sslrootcert` for the authorities of the operating system.
@@ -124,8 +123,15 @@ pub(super) async fn connect(
     // All known nodes are tried, one after the other.
     let limit = connect_timeout * (1 + url.nodes().len() as u32) * 2;
     let opened = tokio::time::timeout(limit, builder.build()).await;
-    let opened = opened.map_err(|_| Error::unavailable("cassandra took too long to answer"))?;
-    opened.map_err(|error| failed("connect", &error))
+    let unreached = |reason: String| {
+        let nodes = url.nodes().join(", ");
+        let what = format!(
+            "cassandra can't be reached at {nodes}: {reason}: is it running? look at the records URL"
+        );
+        Error::unavailable(what)
+    };
+    let opened = opened.map_err(|_| unreached("no answer in time".to_owned()))?;
+    opened.map_err(|error| unreached(error.to_string()))
 }
 
 #[cfg(test)]
