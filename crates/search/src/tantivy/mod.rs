@@ -8,6 +8,7 @@ mod files;
 mod guarded;
 mod newest;
 mod query;
+mod removal;
 mod schema;
 mod upkeep;
 mod write;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ::tantivy::{
-    IndexWriter, TantivyDocument, TantivyError,
+    IndexWriter, TantivyDocument, TantivyError, Term,
     indexer::{IndexWriterOptions, LogMergePolicy},
 };
 use async_trait::async_trait;
@@ -21,7 +21,9 @@ use tokio::{sync::Notify, time::timeout_at};
 use super::{
     Engine, Handle,
     files::{self, OpenIndex, engine_error},
-    join_error, query, run_blocking,
+    join_error, query,
+    removal::WithTerm,
+    run_blocking,
 };
 use crate::{AccountId, Batch, Begun, Error, Index, Revision, Series, validate};
 
@@ -126,10 +128,10 @@ impl Writing {
     fn write(&mut self, account: AccountId, batch: Batch) -> Result<(), TantivyError> {
         let fields = self.open.fields;
         for id in &batch.removed {
-            self.writer.delete_term(fields.key_term(account, *id));
+            self.remove(fields.key_term(account, *id))?;
         }
         for document in &batch.documents {
-            self.writer.delete_term(fields.key_term(account, document.id));
+            self.remove(fields.key_term(account, document.id))?;
             self.writer.add_document(fields.document(account, document))?;
             self.uncommitted_bytes += document.bytes();
         }
@@ -139,6 +141,11 @@ impl Writing {
             self.set_revision(account, revision);
         }
         Ok(())
+    }
+
+    /// Removes the documents with a term that were written before.
+    fn remove(&self, term: Term) -> Result<(), TantivyError> {
+        self.writer.delete_query(Box::new(WithTerm(term))).map(drop)
     }
 
     /// Counts documents and removals of an account.
@@ -153,10 +160,11 @@ impl Writing {
         self.documents_since.get_or_insert_with(Instant::now);
     }
 
-    fn erase(&mut self, account: AccountId) {
-        self.writer.delete_term(self.open.fields.account_term(account));
+    fn erase(&mut self, account: AccountId) -> Result<(), TantivyError> {
+        self.remove(self.open.fields.account_term(account))?;
         self.count(account, 1);
         self.set_revision(account, Revision(0));
+        Ok(())
     }
 
     fn set_revision(&mut self, account: AccountId, revision: Revision) {
@@ -201,7 +209,7 @@ impl Writing {
         let begun = Instant::now();
         let fields = self.open.fields;
         for (account, revision) in &self.revisions {
-            self.writer.delete_term(fields.state_term(*account));
+            self.remove(fields.state_term(*account))?;
             if *revision > Revision(0) {
                 let state: TantivyDocument = fields.state(*account, *revision);
                 self.writer.add_document(state)?;
@@ -425,10 +433,7 @@ impl Index for Handle {
     }
 
     async fn erase(&self, series: Series, account: AccountId) -> Result<(), Error> {
-        let erase = move |writing: &mut Writing, _: &Engine| {
-            writing.erase(account);
-            Ok(())
-        };
+        let erase = move |writing: &mut Writing, _: &Engine| writing.erase(account);
         self.engine.write_in(series, erase).await
     }
 
