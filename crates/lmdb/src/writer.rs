@@ -35,8 +35,8 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 /// The largest buffer of frames that is reused: that of a full group with the frame that filled it.
 const SPARE_BYTES_MAX: usize = 2 * GROUP_BYTES_MAX;
 
-/// How long the writer polls for the next write before it sleeps: waking a thread takes some 25 microseconds, a
-/// fifth of a sync, which a client that commits one thing after the other would pay each time.
+/// How long the writer polls for the next write before it sleeps, if the last one came that soon: waking a thread takes some 25
+/// microseconds, a fifth of a sync, which a client that commits one thing after the other would pay each time.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// A write: it puts rows into a batch, and returns whether to keep them and how to answer its caller.
@@ -110,8 +110,10 @@ impl Writer {
         let _ends = Ends(self.shared.clone());
         let _stops = StopsApplying(self.shared.clone());
         let mut is_awake = false;
-        while let Some(request) = next(&mut requests, is_awake) {
-            is_awake = matches!(request, Request::Write(_));
+        loop {
+            let idle_since = Instant::now();
+            let Some(request) = next(&mut requests, is_awake) else { break };
+            is_awake = matches!(request, Request::Write(_)) && idle_since.elapsed() < AWAKE;
             let next = match request {
                 Request::Write(write) => self.group(write, &mut requests),
                 other => Some(other),
