@@ -133,9 +133,7 @@ impl Queued {
     async fn run(&self, account: AccountId) {
         let Ok(_permit) = self.accounts.acquire().await else { return };
         loop {
-            if self.shared.holds.wait(account).await {
-                self.shared.metrics.cassandra_held_up.inc();
-            }
+            let was_held_up = self.shared.holds.wait(account).await;
             let group = {
                 let mut state = self.state.lock();
                 let group = state.waiting.get_mut(&account).map(take_group).unwrap_or_default();
@@ -145,6 +143,9 @@ impl Queued {
                 }
                 group
             };
+            if was_held_up {
+                self.shared.metrics.cassandra_held_up.inc();
+            }
             let is_contended = self.shared.make(account, group).await;
             let has_more = self.state.lock().waiting.get(&account).is_some_and(|rest| !rest.is_empty());
             if is_contended && has_more {
