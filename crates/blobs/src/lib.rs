@@ -26,7 +26,7 @@ mod upkeep;
 use std::ops::Range;
 
 use async_trait::async_trait;
-pub use restante_core::{BlobId, Error};
+pub use restante_core::{BlobId, Error, Gate, GateKeeper};
 
 pub use copy::{Copied, copy};
 pub use metrics::Metrics;
@@ -51,6 +51,18 @@ pub trait Blobs: Send + Sync + 'static {
     /// `Invalid` when the blob is longer than [`Config::blob_bytes_max`]; `Full`; `Unavailable` after a failed sync until the
     /// store is opened again, and when the source is slow while other uploads wait; the error of the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
+
+    /// [`Blobs::put`] of bytes with a known id, for what must not be done before they are durable: the gate opens then, before the
+    /// answer. The engine `files` opens it on its own thread, so that what follows starts without waking another one.
+    ///
+    /// # Errors
+    /// Those of [`Blobs::put`]; `Internal` when the bytes have another id. The gate fails.
+    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
+        let put = self.put(source).await?;
+        error::check_id(id, put.id)?;
+        gate.open();
+        Ok(put)
+    }
 
     /// The bytes of a blob in a range, in chunks; a range beyond its end is cut. Each chunk is verified as far as the engine can do
     /// so by itself; reading all of it verifies the hash.

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use restante_core::{BlobId, ErrorKind};
+use restante_core::{BlobId, ErrorKind, GateKeeper};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
@@ -33,7 +33,18 @@ struct Observer {
 }
 
 impl Observer {
-    fn put(&self, put: &Put) {
+    async fn put(&self, put: impl Future<Output = Result<Put, Error>>) -> Result<Put, Error> {
+        let start = Instant::now();
+        let result = put.instrument(debug_span!("blob_put")).await;
+        self.metrics.put_seconds.observe(start.elapsed().as_secs_f64());
+        match &result {
+            Ok(put) => self.succeeded(put),
+            Err(error) => self.failed("put", error),
+        }
+        result
+    }
+
+    fn succeeded(&self, put: &Put) {
         let result = if put.is_new { "new" } else { "known" };
         self.metrics.put_blobs.get_or_create(&ResultLabel { result }).inc();
         self.metrics.put_bytes.inc_by(put.bytes);
@@ -69,14 +80,11 @@ impl Observed {
 #[async_trait]
 impl Blobs for Observed {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
-        let start = Instant::now();
-        let result = self.inner.put(source).instrument(debug_span!("blob_put")).await;
-        self.observer.metrics.put_seconds.observe(start.elapsed().as_secs_f64());
-        match &result {
-            Ok(put) => self.observer.put(put),
-            Err(error) => self.observer.failed("put", error),
-        }
-        result
+        self.observer.put(self.inner.put(source)).await
+    }
+
+    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
+        self.observer.put(self.inner.put_as(id, source, gate)).await
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

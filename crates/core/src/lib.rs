@@ -1,5 +1,5 @@
 //! Types that all crates of restante share: timestamps, hashes, ids of accounts, records and blobs, identities of stores, cursors,
-//! errors, clocks, topic filters and how settings are written.
+//! errors, clocks, gates, topic filters and how settings are written.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 
@@ -8,6 +8,7 @@ mod bloom;
 mod clock;
 mod cursor;
 mod error;
+mod gate;
 mod hash;
 mod identity;
 mod record;
@@ -19,6 +20,7 @@ pub use bloom::{Bloom, ParseBloomError, TopicBits};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use cursor::{Cursor, Key};
 pub use error::{Error, ErrorKind};
+pub use gate::{Gate, GateKeeper};
 pub use hash::{MessageHash, ParseHashError};
 pub use identity::{Identity, ParseIdentityError};
 pub use record::{AccountId, Kind, RecordId, Revision};

@@ -2,14 +2,20 @@
 
 use std::{
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::{self, JoinHandle},
 };
 
 use parking_lot::Mutex;
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, Gate};
 use restante_disk::{Disk, Folder};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 use tracing::warn;
 
 use crate::{
@@ -169,6 +175,38 @@ impl Store {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
+    /// [`Store::write`] of what must not be durable before something else: `work` is queued when all gates are open, of which there is one at
+    /// least, by the thread that opens the last one.
+    ///
+    /// # Errors
+    /// Those of [`Store::write`]; `Unavailable` when a gate fails: nothing is written then.
+    pub async fn write_after<T: Send + 'static>(
+        &self,
+        gates: &[Gate],
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (write, answer) = job(work);
+        let (given_back, full) = oneshot::channel();
+        let requests = self.0.requests()?.downgrade(); // a gate that stays closed must not keep the writer alive
+        let queue = move || {
+            let Some(requests) = requests.upgrade() else { return };
+            if let Err(TrySendError::Full(request)) = requests.try_send(Request::Write(write)) {
+                let _ = given_back.send(request); // the caller may be gone
+            }
+        };
+        when_all_open(gates, queue);
+        if let Ok(request) = full.await {
+            self.0.ask(request).await?;
+        }
+        match answer.await {
+            Ok(done) => done,
+            Err(_) if gates.iter().any(Gate::has_failed) => {
+                Err(Error::unavailable("what the write had to wait for has failed"))
+            }
+            Err(_) => Err(self.0.refusal()),
+        }
+    }
+
     /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
     ///
     /// # Errors
@@ -286,6 +324,25 @@ fn job<T: Send + 'static>(
         (keep, answer)
     };
     (Box::new(write), receiver)
+}
+
+/// Runs `work` when all gates are open, on the thread that opens the last one; drops it when one fails.
+fn when_all_open(gates: &[Gate], work: impl FnOnce() + Send + 'static) {
+    let (closed, work) = (AtomicUsize::new(gates.len()), Mutex::new(Some(work)));
+    let waiting = Arc::new((closed, work));
+    for gate in gates {
+        let waiting = waiting.clone();
+        gate.then(move |is_open| {
+            let (closed, work) = &*waiting;
+            if is_open && closed.fetch_sub(1, Ordering::AcqRel) > 1 {
+                return;
+            }
+            let work = work.lock().take();
+            if let Some(work) = work.filter(|_| is_open) {
+                work();
+            }
+        });
+    }
 }
 
 /// The state after the commit log was read on opening.

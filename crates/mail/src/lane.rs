@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use restante_core::{Clock, Error, ErrorKind};
+use restante_core::{Clock, Error, ErrorKind, Gate};
 use restante_records::{
     AccountId, Body, COMMIT_CHANGES_MAX, Change, Commit, Committed, Properties, RecordId, Records, Revision,
 };
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
-    BlobPut, Delivered, Imported, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome,
+    Delivered, Imported, Keywords, MailConfig, MailError, MailMetrics, Mailbox, MailboxSetOutcome,
     SetMailbox, Transition,
     mailboxes::NEXT,
     plan::{self, Done, Edit, Planner},
@@ -98,8 +98,8 @@ struct Queue {
 
 struct Waiting {
     edit: Edit,
-    /// The blob that the edit refers to, if that is not durable yet.
-    blob: Option<BlobPut>,
+    /// Opens when the blob is durable that the edit refers to.
+    blob: Option<Gate>,
     /// What the caller's edits have in common, see [`crate::Mail::for_call`].
     call: Option<NonZero<u64>>,
     answer: oneshot::Sender<Result<Done, MailError>>,
@@ -153,7 +153,7 @@ impl Writer {
         self: &Arc<Self>,
         account: AccountId,
         edit: Edit,
-        blob: Option<BlobPut>,
+        blob: Option<Gate>,
         call: Option<NonZero<u64>>,
     ) -> Result<Done, MailError> {
         let (answer, done) = oneshot::channel();
@@ -364,15 +364,12 @@ impl Run {
                 tokio::task::yield_now().await;
             }
         }
-        // The blobs come before the commit: a record never refers to bytes that a power cut takes away.
-        for (place, waiting) in batch.iter().take(planned.len()).enumerate() {
-            if let Some(blob) = &waiting.blob
-                && !blob.is_durable().await
-            {
-                return Err(Failed::NoBlob(place));
-            }
-        }
-        let committed = self.commit(&mut view).await?;
+        let blobs = || batch.iter().take(planned.len()).map(|waiting| waiting.blob.as_ref());
+        let gates: Vec<Gate> = blobs().flatten().cloned().collect();
+        let committed = self.commit(&gates, &mut view).await.map_err(|failed| {
+            let missing = blobs().position(|blob| blob.is_some_and(Gate::has_failed));
+            missing.map_or(failed, Failed::NoBlob)
+        })?;
         if view.state(email::KIND) == committed.revision || view.state(mailbox::KIND) == committed.revision {
             self.writer.metrics.edits_per_commit.observe(planned.len() as f64);
         }
@@ -384,12 +381,13 @@ impl Run {
         Reader { records: &*self.writer.records, account: self.lane.account }
     }
 
-    /// Commits what the view has changed. Also when that is nothing, answers are given only when what was read is still true.
-    async fn commit(&self, view: &mut View) -> Result<Committed, Failed> {
+    /// Commits what the view has changed, when its blobs are durable: a record never refers to bytes that a power cut takes away. Also
+    /// when that is nothing, answers are given only when what was read is still true.
+    async fn commit(&self, blobs: &[Gate], view: &mut View) -> Result<Committed, Failed> {
         if view.changes() == 0 {
             return self.check_current(view).await;
         }
-        let committed = self.writer.records.commit(self.lane.account, view.commit()).await?;
+        let committed = self.writer.records.commit_after(blobs, self.lane.account, view.commit()).await?;
         view.settle(&committed);
         Ok(committed)
     }
@@ -410,7 +408,7 @@ impl Run {
         let mut view = Box::new(self.reader().view().await?);
         if view.account.id.is_none() {
             plan::prepare(&mut view, now);
-            self.commit(&mut view).await?;
+            self.commit(&[], &mut view).await?;
         }
         Ok(view)
     }

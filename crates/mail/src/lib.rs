@@ -4,7 +4,6 @@
 //! counters in the same commit. [`message`] reads raw messages, [`row`] is what listings need of one, and [`kinds`] are the
 //! kinds of records that mail consists of.
 
-mod blob_put;
 mod check;
 mod config;
 mod counts;
@@ -36,7 +35,6 @@ mod tree;
 mod vacations;
 mod view;
 
-pub use blob_put::{BlobPut, Putting};
 pub use config::MailConfig;
 pub use document::{SEARCHED_BODY_BYTES_MAX, document};
 pub use edits::{

@@ -9,11 +9,11 @@ use std::{
 };
 
 use restante_blobs::Blobs;
-use restante_core::{BlobId, Clock, Error};
+use restante_core::{BlobId, Clock, Error, Gate};
 use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revision, Upkeep};
 
 use crate::{
-    BlobPut, CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
+    CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
     MailError, MailMetrics, Mailbox, MailboxSet, MailboxSetOutcome, NewEmail, NewMailbox, Parent, Patch,
     Purged, Transition, VaultEntry, VaultPage, VaultUsage,
     keywords::{SEEN, parse_keyword},
@@ -152,7 +152,7 @@ impl Mail {
         &self,
         account: AccountId,
         delivery: Delivery,
-        blob: BlobPut,
+        blob: Gate,
     ) -> Result<Delivered, MailError> {
         self.deliver_with(account, delivery, Some(blob)).await
     }
@@ -161,7 +161,7 @@ impl Mail {
         &self,
         account: AccountId,
         delivery: Delivery,
-        blob: Option<BlobPut>,
+        blob: Option<Gate>,
     ) -> Result<Delivered, MailError> {
         let delivered = match self.edit_with(account, Edit::Deliver(delivery), blob).await {
             Ok(Done::Delivered(delivered)) => Ok(delivered),
@@ -578,12 +578,7 @@ impl Mail {
         self.edit_with(account, edit, None).await
     }
 
-    async fn edit_with(
-        &self,
-        account: AccountId,
-        edit: Edit,
-        blob: Option<BlobPut>,
-    ) -> Result<Done, MailError> {
+    async fn edit_with(&self, account: AccountId, edit: Edit, blob: Option<Gate>) -> Result<Done, MailError> {
         let started = Instant::now();
         let done = self.inner.writer.edit(account, edit, blob, self.call).await;
         self.inner.writer.metrics.edit_seconds.observe(started.elapsed().as_secs_f64());

@@ -80,7 +80,7 @@ pub use open::{
 pub use postgres_url::PostgresUrl;
 pub use query::{Count, Cursor, Direction, Page, QUERIES_MAX, QUERY_ROWS_MAX, Query};
 pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};
-pub use restante_core::{AccountId, Error, Kind, RecordId, Revision};
+pub use restante_core::{AccountId, Error, Gate, Kind, RecordId, Revision};
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
 pub use transfer::{
     AccountHead, Copied, KindHead, Moving, RevisionGap, Row, RowKey, TRANSFER_ACCOUNTS_MAX, TRANSFER_BYTES,
@@ -151,6 +151,25 @@ pub trait Records: Send + Sync + 'static {
     /// After `Full` and `Unavailable` of a commit that was under way nobody knows whether it is kept; after all others it is
     /// not.
     async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error>;
+
+    /// [`Records::commit`] of records that refer to something which is being made durable: it is made when all gates are open, and not before.
+    /// LMDB prepares it meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Records::commit`]; `Unavailable` when a gate fails ([`Gate::has_failed`]): the commit is not made then.
+    async fn commit_after(
+        &self,
+        gates: &[Gate],
+        account: AccountId,
+        commit: Commit,
+    ) -> Result<Committed, Error> {
+        for gate in gates {
+            if !gate.opened().await {
+                return Err(Error::unavailable("what the commit had to wait for has failed"));
+            }
+        }
+        self.commit(account, commit).await
+    }
 
     /// The records with these ids, in the order of the ids, each `None` when there is no such record of this kind. All are
     /// read at one moment. The body is empty when [`Get::with_body`] is false.

@@ -10,12 +10,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use restante_core::{ErrorKind, Identity, Timestamp};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
     AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey, Records,
+    Error, Feed, FeedRequest, Gate, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey, Records,
     Referenced, Report, Revision, States, Stats, Touched, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
@@ -121,13 +122,36 @@ impl Observed {
     }
 }
 
+/// When the last of these gates was opened, or now.
+fn last_opened(gates: &[Gate]) -> Arc<Mutex<Instant>> {
+    let last = Arc::new(Mutex::new(Instant::now()));
+    for gate in gates {
+        let last = last.clone();
+        gate.then(move |_| *last.lock() = Instant::now());
+    }
+    last
+}
+
 #[async_trait]
 impl Records for Observed {
     async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.commit_after(&[], account, commit).await
+    }
+
+    async fn commit_after(
+        &self,
+        gates: &[Gate],
+        account: AccountId,
+        commit: Commit,
+    ) -> Result<Committed, Error> {
         let counts = Counts::of(&commit);
         let span = debug_span!("records_commit", account = account.0, changes = commit.changes.len());
-        let begun = Instant::now();
-        let result = self.inner.records.commit(account, commit).instrument(span).await;
+        let begun = last_opened(gates);
+        let result = self.inner.records.commit_after(gates, account, commit).instrument(span).await;
+        if result.is_err() && gates.iter().any(Gate::has_failed) {
+            return result; // no failure of the records
+        }
+        let begun = *begun.lock();
         self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
         if result.is_ok() {
             self.committed(&counts);

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use restante_blobs::Source;
-use restante_core::{BlobId, Error};
-use restante_mail::{BlobPut, Mail, MailError, StoredMessage};
+use restante_core::{BlobId, Error, Gate};
+use restante_mail::{Mail, MailError, StoredMessage};
 use restante_records::RecordId;
 use sha2::{Digest, Sha256};
 
@@ -34,7 +34,7 @@ impl MailDelivery {
         &self,
         target: &Target,
         message: StoredMessage,
-        blob: Option<BlobPut>,
+        blob: Option<Gate>,
         mail: &ReceivedMail,
     ) -> Result<Delivered, DeliveryError> {
         let delivery = restante_mail::Delivery {
@@ -55,7 +55,7 @@ impl MailDelivery {
         &self,
         targets: &[Target],
         message: StoredMessage,
-        blob: Option<BlobPut>,
+        blob: Option<Gate>,
         mail: &ReceivedMail,
     ) -> Vec<Result<Delivered, DeliveryError>> {
         let deliver = |target| self.deliver_to(target, message.clone(), blob.clone(), mail).boxed();
@@ -67,25 +67,15 @@ impl MailDelivery {
     async fn deliver_short(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
         let id = BlobId(Sha256::digest(&mail.raw).into());
         let mut bytes = mail.raw.clone();
-        let (putting, blob) = BlobPut::begin();
-        let put = async {
-            let put = self.mail.blobs().put(&mut bytes as &mut dyn Source).await;
-            let put = put.and_then(|put| match put.id == id {
-                true => Ok(()),
-                false => {
-                    Err(Error::internal("a message was stored under another name than that of its bytes"))
-                }
-            });
-            putting.end(put.is_ok());
-            put
-        };
+        let (keeper, blob) = Gate::new();
+        let put = self.mail.blobs().put_as(id, &mut bytes as &mut dyn Source, keeper);
         let deliver = async {
             let Read { stored, message_id } = Read::of(&mail.raw);
             let stored = StoredMessage { blob: id, ..stored };
             (self.deliver_to_all(targets, stored, Some(blob), mail).await, message_id)
         };
         let (put, (results, message_id)) = tokio::join!(put, deliver);
-        put.map(|()| Report { message_id, results })
+        put.map(|_| Report { message_id, results })
     }
 
     /// Delivers a message whose put may take so long that no edit should wait for it.

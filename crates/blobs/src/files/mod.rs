@@ -25,7 +25,7 @@ mod write;
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
+use restante_core::{BlobId, ErrorKind, GateKeeper, Identity, Timestamp};
 use restante_disk::{Disk, Folder};
 use tracing::{error, warn};
 
@@ -33,6 +33,7 @@ use self::{
     append::Appender,
     index::Index,
     queue::Queue,
+    receive::Received,
     rewrite::Rewrites,
     schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
     shared::Shared,
@@ -40,7 +41,7 @@ use self::{
 };
 use crate::{
     Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep,
-    error::is_damaged_index,
+    error::{check_id, is_damaged_index},
     limits::{check_limit, check_touch},
 };
 
@@ -144,17 +145,29 @@ struct FilesEngine {
     queue: Queue,
 }
 
-#[async_trait]
-impl Blobs for FilesEngine {
-    async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
+impl FilesEngine {
+    async fn receive(&self, source: &mut dyn Source) -> Result<Received, Error> {
         self.shared.check_writable()?;
         let received = receive::receive(&self.shared, &self.queue, source).await;
-        let received = received.inspect_err(|error| {
+        received.inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
                 self.shared.note(Some(error));
             }
-        })?;
-        self.queue.put(received).await
+        })
+    }
+}
+
+#[async_trait]
+impl Blobs for FilesEngine {
+    async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
+        let received = self.receive(source).await?;
+        self.queue.put(received, None).await
+    }
+
+    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
+        let received = self.receive(source).await?;
+        check_id(id, received.id)?;
+        self.queue.put(received, Some(gate)).await
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

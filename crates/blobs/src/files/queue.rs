@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, GateKeeper, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
@@ -24,12 +24,17 @@ pub(super) struct PendingPut {
 
 pub(super) struct Waiter {
     answer: oneshot::Sender<Result<Put, Error>>,
+    /// Opened before that when the blob is durable.
+    gate: Option<GateKeeper>,
     /// Returned when it is answered.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Waiter {
     pub(super) fn answer(self, answer: Result<Put, Error>) {
+        if let (Ok(_), Some(gate)) = (&answer, self.gate) {
+            gate.open();
+        }
         let _ = self.answer.send(answer); // the caller may be gone
     }
 }
@@ -83,13 +88,14 @@ impl Queue {
         take(&self.maintenance, 1).await
     }
 
-    pub(super) async fn put(&self, received: Received) -> Result<Put, Error> {
+    pub(super) async fn put(&self, received: Received, gate: Option<GateKeeper>) -> Result<Put, Error> {
         let bytes = match &received.content {
             Content::Packed { bytes, .. } => bytes.len().min(BYTES_WAITING_MAX),
             Content::File { .. } => 0,
         };
         let permit = take(&self.bytes, bytes as u32).await?;
-        self.ask(|answer| Job::Put(PendingPut { received, waiter: Waiter { answer, _permit: permit } })).await
+        self.ask(|answer| Job::Put(PendingPut { received, waiter: Waiter { answer, gate, _permit: permit } }))
+            .await
     }
 
     pub(super) async fn touch(&self, ids: Vec<BlobId>) -> Result<Vec<bool>, Error> {

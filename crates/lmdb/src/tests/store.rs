@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use restante_core::{Error, ErrorKind};
+use restante_core::{Error, ErrorKind, Gate};
 
 use super::{FIRST, SECOND, get, open, put, try_open, wait};
 use crate::{Batch, Direction, Options, Store};
@@ -465,4 +465,77 @@ fn a_store_opens_where_address_space_is_limited() {
         .unwrap();
     let output = String::from_utf8_lossy(&limited.stdout);
     assert!(limited.status.success() && output.contains("1 passed"), "{output}");
+}
+
+fn write_after(store: &Store, gates: &[Gate], key: u8) -> impl Future<Output = Result<(), Error>> + use<> {
+    let (store, gates) = (store.clone(), gates.to_vec());
+    let work = move |batch: &mut Batch<'_>| {
+        batch.put(FIRST, &[key], b"after");
+        Ok(())
+    };
+    async move { store.write_after(&gates, work).await }
+}
+
+#[test]
+fn a_write_waits_for_all_its_gates_and_is_dropped_when_one_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let [(open_first, first), (open_second, second), (fail_third, third)] = [(); 3].map(|()| Gate::new());
+    let mut both = Box::pin(write_after(&store, &[first.clone(), second], 1));
+    let mut failing = Box::pin(write_after(&store, &[first.clone(), third], 2));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(
+        both.as_mut().poll(&mut context).is_pending() && failing.as_mut().poll(&mut context).is_pending()
+    );
+    open_first.open();
+    put(&store, FIRST, &[9], b"between").unwrap(); // answered behind all that is queued
+    assert_eq!([1, 2].map(|key| get(&store, FIRST, &[key])), [None, None]);
+    drop(fail_third);
+    open_second.open();
+    wait(both).unwrap();
+    assert_eq!(wait(failing).unwrap_err().kind(), ErrorKind::Unavailable);
+    wait(write_after(&store, &[first], 3)).unwrap(); // one that is open already
+    assert_eq!([1, 2, 3].map(|key| get(&store, FIRST, &[key]).is_some()), [true, false, true]);
+}
+
+#[test]
+fn a_write_whose_gate_opens_while_the_queue_is_full_is_made_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let mut context = Context::from_waker(Waker::noop());
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let mut holding = Box::pin(store.write(move |_| {
+        held.recv().unwrap();
+        Ok(())
+    }));
+    assert!(holding.as_mut().poll(&mut context).is_pending());
+    let (keeper, gate) = Gate::new();
+    let mut waiting = Box::pin(write_after(&store, &[gate], 1));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    // More than the queue takes, whether or not the writer has taken the first one out of it.
+    let mut queued: Vec<_> = (0..2_000).map(|_| Box::pin(store.write(|_| Ok(())))).collect();
+    assert!(queued.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
+    keeper.open();
+    release.send(()).unwrap();
+    wait(async {
+        for write in queued {
+            write.await.unwrap();
+        }
+        waiting.await.unwrap();
+    });
+    assert!(get(&store, FIRST, &[1]).is_some());
+}
+
+#[test]
+fn a_gate_that_stays_closed_keeps_no_store_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let (keeper, gate) = Gate::new();
+    let mut waiting = Box::pin(write_after(&store, &[gate], 1));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    drop(waiting);
+    drop(store); // waits for the threads of the store
+    keeper.open();
+    assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, &[1]), None);
 }

@@ -67,7 +67,7 @@ async fn a_delivery_is_committed_when_its_blob_is_durable_and_not_before() {
     let server = Server::new().await;
     server.mail.prepare(ACCOUNT).await.unwrap();
     let before = server.opened.records.states(ACCOUNT).await.unwrap();
-    let (putting, blob) = BlobPut::begin();
+    let (keeper, blob) = Gate::new();
     let mail = server.mail.clone();
     let delivered =
         tokio::spawn(async move { mail.deliver_when_put(ACCOUNT, delivery(message(1, &[])), blob).await });
@@ -76,7 +76,7 @@ async fn a_delivery_is_committed_when_its_blob_is_durable_and_not_before() {
     }
     assert_eq!(server.opened.records.states(ACCOUNT).await.unwrap(), before);
     assert!(!delivered.is_finished());
-    putting.end(true);
+    keeper.open();
     let Delivered::New(id) = delivered.await.unwrap().unwrap() else { panic!("it is new") };
     assert_eq!(server.record(id).await.unwrap().body.blobs, [message(1, &[]).blob]);
     server.assert_sound().await;
@@ -86,9 +86,8 @@ async fn a_delivery_is_committed_when_its_blob_is_durable_and_not_before() {
 async fn a_delivery_whose_blob_is_not_stored_fails_alone_and_can_be_repeated() {
     let server = Server::new().await;
     server.mail.prepare(ACCOUNT).await.unwrap();
-    for is_dropped in [false, true] {
-        let number = 10 + u64::from(is_dropped);
-        let (putting, blob) = BlobPut::begin();
+    for number in [10, 11] {
+        let (keeper, blob) = Gate::new();
         let (gone, fails) = (blob.clone(), delivery(message(number, &[])));
         let failing = server.mail.deliver_when_put(ACCOUNT, fails.clone(), blob);
         // Planned in the same commit, before and behind it.
@@ -96,15 +95,12 @@ async fn a_delivery_whose_blob_is_not_stored_fails_alone_and_can_be_repeated() {
         let [first, last] = beside.map(|delivery| server.mail.deliver(ACCOUNT, delivery));
         let end = async {
             tokio::task::yield_now().await;
-            match is_dropped {
-                true => drop(putting),
-                false => putting.end(false),
-            }
+            drop(keeper);
         };
         let (first, failed, last, ()) = tokio::join!(first, failing, last, end);
         assert!(matches!(failed, Err(MailError::Store(_))), "{failed:?}");
         assert!(matches!((first, last), (Ok(Delivered::New(_)), Ok(Delivered::New(_)))));
-        assert!(!gone.is_durable().await);
+        assert!(gone.has_failed());
         assert!(matches!(server.mail.deliver(ACCOUNT, fails).await, Ok(Delivered::New(_))));
     }
     server.assert_sound().await;

@@ -11,7 +11,7 @@ mod upkeep;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use restante_core::{BlobId, ManualClock, Timestamp};
+use restante_core::{BlobId, Gate, ManualClock, Timestamp};
 use restante_records::{AccountId, Get, Opened, Record, RecordId, Schema, open};
 
 use crate::*;

@@ -11,8 +11,8 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Announcement, Body, Change, Commit, Committed, Error, IndexSchema, Kind, KindSchema, Position,
-    Properties, Property, RecordId, Revision, Touched, entries,
+    AccountId, Announcement, Body, Change, Commit, Committed, Error, Gate, IndexSchema, Kind, KindSchema,
+    Position, Properties, Property, RecordId, Revision, Touched, entries,
     validate::{check_commit, check_state, is_erasing, no_such_record},
 };
 
@@ -46,6 +46,16 @@ pub(super) async fn commit(
     account: AccountId,
     commit: Commit,
 ) -> Result<Committed, Error> {
+    commit_after(engine, &[], account, commit).await
+}
+
+/// The same when all gates are open.
+pub(super) async fn commit_after(
+    engine: &Arc<Engine>,
+    gates: &[Gate],
+    account: AccountId,
+    commit: Commit,
+) -> Result<Committed, Error> {
     let bodies_bytes: usize = commit.changes.iter().filter_map(body_of).map(|body| body.bytes.len()).sum();
     let is_long = bodies_bytes > BODIES_INLINE_BYTES_MAX || commit.changes.len() > CHANGES_INLINE_MAX;
     let plan = if is_long {
@@ -54,7 +64,7 @@ pub(super) async fn commit(
     } else {
         Plan::make(engine, account, commit)?
     };
-    write(engine, plan).await
+    write(engine, gates, plan).await
 }
 
 fn body_of(change: &Change) -> Option<&Body> {
@@ -65,7 +75,7 @@ fn body_of(change: &Change) -> Option<&Body> {
     }
 }
 
-async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
+async fn write(engine: &Arc<Engine>, gates: &[Gate], plan: Plan) -> Result<Committed, Error> {
     let creates = plan.creates;
     let (account, ledger, announcer) = (plan.account, engine.ledger.clone(), engine.announcer.clone());
     let work = move |batch: &mut Batch<'_>| {
@@ -76,7 +86,10 @@ async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
         }
         Ok(made)
     };
-    let made = engine.store.write(work).await?;
+    let made = match gates {
+        [] => engine.store.write(work).await?,
+        gates => engine.store.write_after(gates, work).await?,
+    };
     if made.position.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
     }

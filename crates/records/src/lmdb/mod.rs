@@ -42,7 +42,7 @@ use tokio::task::{spawn_blocking, yield_now};
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Moving, Opened, Page, Position, Query, Record, RecordKey, Records,
+    Error, Feed, FeedRequest, Gate, Get, Moving, Opened, Page, Position, Query, Record, RecordKey, Records,
     Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, open::Purpose,
     transfer::incomplete, validate, watch::Announcer,
 };
@@ -233,6 +233,15 @@ impl Faces {
 impl Records for Faces {
     async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
         commit::commit(&self.0, account, commit).await
+    }
+
+    async fn commit_after(
+        &self,
+        gates: &[Gate],
+        account: AccountId,
+        commit: Commit,
+    ) -> Result<Committed, Error> {
+        commit::commit_after(&self.0, gates, account, commit).await
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {

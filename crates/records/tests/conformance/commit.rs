@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use restante_core::{ErrorKind, Timestamp};
 use restante_records::{
-    Body, Change, ChangesSince, Commit, Opened, Properties, Query, RecordId, Records, Revision, States, Value,
+    Body, Change, ChangesSince, Commit, Gate, Opened, Properties, Query, RecordId, Records, Revision, States,
+    Value,
 };
 
 use crate::{
@@ -28,6 +29,8 @@ crate::promises! {
         a_refused_commit_uses_no_id_and_no_revision,
         all_changes_of_a_commit_are_one_revision,
         a_commit_is_visible_when_it_is_answered,
+        a_commit_is_made_when_all_its_gates_are_open_and_not_before,
+        a_commit_is_not_made_when_a_gate_fails,
         a_precondition_that_holds_lets_a_commit_pass,
         a_precondition_that_fails_is_a_conflict,
         every_precondition_must_hold,
@@ -155,6 +158,39 @@ async fn a_commit_is_visible_when_it_is_answered(subject: Subject) {
         assert_eq!(ids(&*records, A, &newest).await, [id]);
         assert_eq!(revision(&*records, A).await, Revision(n));
     }
+}
+
+async fn a_commit_is_made_when_all_its_gates_are_open_and_not_before(subject: Subject) {
+    let records = subject.open().await.records;
+    let (keepers, gates): (Vec<_>, Vec<_>) = (0..3).map(|_| Gate::new()).unzip();
+    let committing = tokio::spawn({
+        let records = records.clone();
+        async move { records.commit_after(&gates, A, Commit::of([email(1)])).await }
+    });
+    for keeper in keepers {
+        commit(&*records, B, [email(2)]).await; // gives the other one time
+        assert!(!committing.is_finished() && revision(&*records, A).await == Revision(0));
+        keeper.open();
+    }
+    assert_eq!(committing.await.unwrap().unwrap().revision, Revision(1));
+    let (keeper, open) = Gate::new();
+    keeper.open();
+    let at_once = records.commit_after(&[open], A, Commit::of([email(3)])).await;
+    assert_eq!(at_once.unwrap().revision, Revision(2));
+}
+
+async fn a_commit_is_not_made_when_a_gate_fails(subject: Subject) {
+    let records = subject.open().await.records;
+    let (open, other) = (Gate::new(), Gate::new());
+    let gates = [open.1, other.1];
+    let committing = records.commit_after(&gates, A, Commit::of([email(1)]));
+    let (refused, ()) = tokio::join!(committing, async {
+        open.0.open();
+        tokio::task::yield_now().await;
+        drop(other.0);
+    });
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(commit(&*records, A, [email(2)]).await.revision, Revision(1));
 }
 
 async fn a_precondition_that_holds_lets_a_commit_pass(subject: Subject) {

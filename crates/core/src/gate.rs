@@ -1,0 +1,161 @@
+use std::{
+    fmt,
+    future::poll_fn,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+};
+
+/// What is run when a gate opens or fails.
+type Hook = Box<dyn FnOnce(bool) + Send>;
+
+/// Something that others wait for, such as bytes that are being made durable: it opens once, or fails for good. Clones share it.
+///
+/// A hook runs on the thread that opens the gate, so what follows can be started without a thread between the two.
+#[derive(Clone)]
+pub struct Gate(Arc<Mutex<State>>);
+
+/// Opens a [`Gate`]. When it is dropped before, the gate has failed.
+#[derive(Debug)]
+pub struct GateKeeper(Gate);
+
+enum State {
+    Pending { hooks: Vec<Hook>, wakers: Vec<Waker> },
+    Ended { is_open: bool },
+}
+
+impl Gate {
+    /// A gate that is neither open nor failed, and who opens it.
+    pub fn new() -> (GateKeeper, Self) {
+        let gate = Self(Arc::new(Mutex::new(State::Pending { hooks: Vec::new(), wakers: Vec::new() })));
+        (GateKeeper(gate.clone()), gate)
+    }
+
+    /// Whether it has failed.
+    pub fn has_failed(&self) -> bool {
+        matches!(*self.state(), State::Ended { is_open: false })
+    }
+
+    /// Waits until it is open or has failed; returns whether it is open.
+    pub async fn opened(&self) -> bool {
+        let poll = |context: &mut std::task::Context<'_>| match &mut *self.state() {
+            State::Ended { is_open } => Poll::Ready(*is_open),
+            State::Pending { wakers, .. } => {
+                if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                    wakers.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        };
+        poll_fn(poll).await
+    }
+
+    /// Runs `hook` with whether the gate is open: on the thread that opens it or lets it fail, which must not be kept waiting, or here
+    /// and now when that was before.
+    pub fn then(&self, hook: impl FnOnce(bool) + Send + 'static) {
+        let is_open = match &mut *self.state() {
+            State::Pending { hooks, .. } => return hooks.push(Box::new(hook)),
+            State::Ended { is_open } => *is_open,
+        };
+        hook(is_open);
+    }
+
+    fn end(&self, is_open: bool) {
+        let before = mem::replace(&mut *self.state(), State::Ended { is_open });
+        let State::Pending { hooks, wakers } = before else { return };
+        hooks.into_iter().for_each(|hook| hook(is_open));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// No panic can leave it half-changed: each change is one assignment.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match *self.state() {
+            State::Pending { .. } => "Gate(pending)",
+            State::Ended { is_open: true } => "Gate(open)",
+            State::Ended { is_open: false } => "Gate(failed)",
+        })
+    }
+}
+
+impl GateKeeper {
+    /// Opens the gate, and runs its hooks.
+    pub fn open(self) {
+        self.0.end(true);
+    }
+}
+
+impl Drop for GateKeeper {
+    fn drop(&mut self) {
+        let is_pending = matches!(*self.0.state(), State::Pending { .. });
+        if is_pending {
+            self.0.end(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Wake},
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What a hook is given.
+    fn hooked(gate: &Gate) -> Arc<Mutex<Vec<bool>>> {
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let by_hook = results.clone();
+        gate.then(move |is_open| by_hook.lock().unwrap().push(is_open));
+        results
+    }
+
+    #[test]
+    fn hooks_run_once_when_a_gate_opens_or_fails_and_at_once_when_it_has() {
+        for is_open in [true, false] {
+            let (keeper, gate) = Gate::new();
+            let before = hooked(&gate);
+            assert!(before.lock().unwrap().is_empty() && !gate.has_failed());
+            match is_open {
+                true => keeper.open(),
+                false => drop(keeper),
+            }
+            assert_eq!(gate.has_failed(), !is_open);
+            assert_eq!(
+                (&*before.lock().unwrap(), &*hooked(&gate).lock().unwrap()),
+                (&vec![is_open], &vec![is_open])
+            );
+        }
+    }
+
+    #[test]
+    fn who_waits_is_woken_once_however_often_it_looks() {
+        let (keeper, gate) = Gate::new();
+        let wakes = Arc::new(Wakes::default());
+        let waker = wakes.clone().into();
+        let mut context = Context::from_waker(&waker);
+        let mut opened = pin!(gate.opened());
+        for _ in 0..3 {
+            assert_eq!(opened.as_mut().poll(&mut context), Poll::Pending);
+        }
+        keeper.open();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(opened.as_mut().poll(&mut context), Poll::Ready(true));
+    }
+}
