@@ -211,6 +211,8 @@ pub(crate) fn a_server_killed_under_load_of_all_doors_loses_nothing(stores: &Sto
         let mut settings =
             fs::OpenOptions::new().append(true).open(site.folder.join("restante.toml")).unwrap();
         writeln!(settings, "[archive]\nurl = \"{}\"", stores.archive()).unwrap();
+        // In ten minutes Bob sends more than an account may by default.
+        writeln!(settings, "[submission]\nmessages_per_hour_max = 0\nrecipients_per_day_max = 0").unwrap();
     }
     let sink = Sink::start();
     let servers = sites.each_ref().map(|site| site.start(Some(sink.address)));
