@@ -52,7 +52,7 @@ impl Gate {
 
     /// Runs `hook` with whether the gate is open: on the thread that opens it or lets it fail, which must not be kept waiting, or here
     /// and now when that was before.
-    pub fn then(&self, hook: impl FnOnce(bool) + Send + 'static) {
+    pub fn on_end(&self, hook: impl FnOnce(bool) + Send + 'static) {
         let is_open = match &mut *self.state() {
             State::Pending { hooks, .. } => return hooks.push(Box::new(hook)),
             State::Ended { is_open } => *is_open,
@@ -122,7 +122,7 @@ mod tests {
     fn hooked(gate: &Gate) -> Arc<Mutex<Vec<bool>>> {
         let results = Arc::new(Mutex::new(Vec::new()));
         let by_hook = results.clone();
-        gate.then(move |is_open| by_hook.lock().unwrap().push(is_open));
+        gate.on_end(move |is_open| by_hook.lock().unwrap().push(is_open));
         results
     }
 

@@ -175,8 +175,8 @@ impl Store {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// [`Store::write`] of what must not be durable before something else: `work` is queued when all gates are open, of which there is one at
-    /// least, by the thread that opens the last one.
+    /// [`Store::write`] of what must not be durable before something else: `work` is queued when all gates are open, by the thread that
+    /// opens the last one.
     ///
     /// # Errors
     /// Those of [`Store::write`]; `Unavailable` when a gate fails: nothing is written then.
@@ -185,6 +185,9 @@ impl Store {
         gates: &[Gate],
         work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        if gates.is_empty() {
+            return self.write(work).await;
+        }
         let (write, answer) = job(work);
         let (given_back, full) = oneshot::channel();
         let requests = self.0.requests()?.downgrade(); // a gate that stays closed must not keep the writer alive
@@ -326,13 +329,13 @@ fn job<T: Send + 'static>(
     (Box::new(write), receiver)
 }
 
-/// Runs `work` when all gates are open, on the thread that opens the last one; drops it when one fails.
+/// Runs `work` when all of one gate or more are open, on the thread that opens the last one; drops it when one fails.
 fn when_all_open(gates: &[Gate], work: impl FnOnce() + Send + 'static) {
     let (closed, work) = (AtomicUsize::new(gates.len()), Mutex::new(Some(work)));
     let waiting = Arc::new((closed, work));
     for gate in gates {
         let waiting = waiting.clone();
-        gate.then(move |is_open| {
+        gate.on_end(move |is_open| {
             let (closed, work) = &*waiting;
             if is_open && closed.fetch_sub(1, Ordering::AcqRel) > 1 {
                 return;

@@ -127,7 +127,7 @@ fn last_opened(gates: &[Gate]) -> Arc<Mutex<Instant>> {
     let last = Arc::new(Mutex::new(Instant::now()));
     for gate in gates {
         let last = last.clone();
-        gate.then(move |_| *last.lock() = Instant::now());
+        gate.on_end(move |_| *last.lock() = Instant::now());
     }
     last
 }

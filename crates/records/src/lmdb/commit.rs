@@ -86,10 +86,7 @@ async fn write(engine: &Arc<Engine>, gates: &[Gate], plan: Plan) -> Result<Commi
         }
         Ok(made)
     };
-    let made = match gates {
-        [] => engine.store.write(work).await?,
-        gates => engine.store.write_after(gates, work).await?,
-    };
+    let made = engine.store.write_after(gates, work).await?;
     if made.position.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
     }
