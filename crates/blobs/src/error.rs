@@ -23,12 +23,6 @@ pub(crate) fn no_blob(id: BlobId) -> Error {
     Error::not_found(format!("there is no blob {id}"))
 }
 
-/// Fails when bytes are stored under another id than that which they should have.
-pub(crate) fn check_id(expected: BlobId, id: BlobId) -> Result<(), Error> {
-    let other = || Error::internal(format!("the bytes of blob {expected} have the id {id}"));
-    if id == expected { Ok(()) } else { Err(other()) }
-}
-
 pub(crate) fn closed() -> Error {
     Error::unavailable("the blob store is closed")
 }

@@ -26,7 +26,7 @@ mod upkeep;
 use std::ops::Range;
 
 use async_trait::async_trait;
-pub use restante_core::{BlobId, Error, Gate, GateKeeper};
+pub use restante_core::{BlobId, Error};
 
 pub use copy::{Copied, copy};
 pub use metrics::Metrics;
@@ -52,16 +52,17 @@ pub trait Blobs: Send + Sync + 'static {
     /// store is opened again, and when the source is slow while other uploads wait; the error of the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
 
-    /// [`Blobs::put`] of bytes with a known id, for what must not be done before they are durable: the gate opens then, before the
-    /// answer. The engine `files` opens it on its own thread, so that what follows starts without waking another one.
+    /// [`Blobs::put`] that need not be waited for: returns the id as soon as the engine has all bytes, and calls `done` when they are
+    /// durable, or were not stored. The engine `files` calls it on its own thread, which must not be kept waiting, so that what
+    /// follows starts without waking another one.
     ///
     /// # Errors
-    /// Those of [`Blobs::put`]; `Internal` when the bytes have another id. The gate fails.
-    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
+    /// Those of [`Blobs::put`]; `done` is dropped then.
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
         let put = self.put(source).await?;
-        error::check_id(id, put.id)?;
-        gate.open();
-        Ok(put)
+        let id = put.id;
+        done(Ok(put));
+        Ok(id)
     }
 
     /// The bytes of a blob in a range, in chunks; a range beyond its end is cut. Each chunk is verified as far as the engine can do
@@ -94,6 +95,9 @@ pub trait Blobs: Send + Sync + 'static {
 
 /// The most blobs that one [`Blobs::touch`] takes.
 pub const TOUCH_BLOBS_MAX: usize = 1_024;
+
+/// What is called when a put has ended, see [`Blobs::put_then`].
+pub type PutHook = Box<dyn FnOnce(Result<Put, Error>) + Send>;
 
 /// A blob that was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

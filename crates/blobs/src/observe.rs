@@ -11,11 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use restante_core::{BlobId, ErrorKind, GateKeeper};
+use restante_core::{BlobId, ErrorKind};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
-    Blobs, Error, Metrics, Put, Source,
+    Blobs, Error, Metrics, Put, PutHook, Source,
     metrics::{ErrorLabel, ResultLabel},
 };
 
@@ -36,12 +36,16 @@ impl Observer {
     async fn put(&self, put: impl Future<Output = Result<Put, Error>>) -> Result<Put, Error> {
         let start = Instant::now();
         let result = put.instrument(debug_span!("blob_put")).await;
+        self.put_ended(start, result.as_ref());
+        result
+    }
+
+    fn put_ended(&self, start: Instant, result: Result<&Put, &Error>) {
         self.metrics.put_seconds.observe(start.elapsed().as_secs_f64());
-        match &result {
+        match result {
             Ok(put) => self.succeeded(put),
             Err(error) => self.failed("put", error),
         }
-        result
     }
 
     fn succeeded(&self, put: &Put) {
@@ -83,8 +87,14 @@ impl Blobs for Observed {
         self.observer.put(self.inner.put(source)).await
     }
 
-    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
-        self.observer.put(self.inner.put_as(id, source, gate)).await
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
+        let (observer, start) = (self.observer.clone(), Instant::now());
+        let done = Box::new(move |result: Result<Put, Error>| {
+            observer.put_ended(start, result.as_ref());
+            done(result);
+        });
+        let queued = self.inner.put_then(source, done).instrument(debug_span!("blob_put")).await;
+        queued.inspect_err(|error| self.observer.put_ended(start, Err(error)))
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

@@ -6,6 +6,8 @@ use std::{
     task::{Poll, Waker},
 };
 
+use crate::Error;
+
 /// What is run when a gate opens or fails.
 type Hook = Box<dyn FnOnce(bool) + Send>;
 
@@ -15,13 +17,14 @@ type Hook = Box<dyn FnOnce(bool) + Send>;
 #[derive(Clone)]
 pub struct Gate(Arc<Mutex<State>>);
 
-/// Opens a [`Gate`]. When it is dropped before, the gate has failed.
+/// Opens a [`Gate`]. When it is dropped before, the gate fails with `Unavailable`.
 #[derive(Debug)]
 pub struct GateKeeper(Gate);
 
 enum State {
     Pending { hooks: Vec<Hook>, wakers: Vec<Waker> },
-    Ended { is_open: bool },
+    Open,
+    Failed(Error),
 }
 
 impl Gate {
@@ -31,15 +34,22 @@ impl Gate {
         (GateKeeper(gate.clone()), gate)
     }
 
-    /// Whether it has failed.
-    pub fn has_failed(&self) -> bool {
-        matches!(*self.state(), State::Ended { is_open: false })
+    /// Why it has failed; `None` when it has not.
+    pub fn failure(&self) -> Option<Error> {
+        match &*self.state() {
+            State::Failed(error) => Some(error.duplicate()),
+            State::Pending { .. } | State::Open => None,
+        }
     }
 
-    /// Waits until it is open or has failed; returns whether it is open.
-    pub async fn opened(&self) -> bool {
+    /// Waits until it is open.
+    ///
+    /// # Errors
+    /// Why it has failed.
+    pub async fn opened(&self) -> Result<(), Error> {
         let poll = |context: &mut std::task::Context<'_>| match &mut *self.state() {
-            State::Ended { is_open } => Poll::Ready(*is_open),
+            State::Open => Poll::Ready(Ok(())),
+            State::Failed(error) => Poll::Ready(Err(error.duplicate())),
             State::Pending { wakers, .. } => {
                 if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                     wakers.push(context.waker().clone());
@@ -55,13 +65,15 @@ impl Gate {
     pub fn on_end(&self, hook: impl FnOnce(bool) + Send + 'static) {
         let is_open = match &mut *self.state() {
             State::Pending { hooks, .. } => return hooks.push(Box::new(hook)),
-            State::Ended { is_open } => *is_open,
+            State::Open => true,
+            State::Failed(_) => false,
         };
         hook(is_open);
     }
 
-    fn end(&self, is_open: bool) {
-        let before = mem::replace(&mut *self.state(), State::Ended { is_open });
+    fn end(&self, ended: State) {
+        let is_open = matches!(ended, State::Open);
+        let before = mem::replace(&mut *self.state(), ended);
         let State::Pending { hooks, wakers } = before else { return };
         hooks.into_iter().for_each(|hook| hook(is_open));
         wakers.into_iter().for_each(Waker::wake);
@@ -77,8 +89,8 @@ impl fmt::Debug for Gate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match *self.state() {
             State::Pending { .. } => "Gate(pending)",
-            State::Ended { is_open: true } => "Gate(open)",
-            State::Ended { is_open: false } => "Gate(failed)",
+            State::Open => "Gate(open)",
+            State::Failed(_) => "Gate(failed)",
         })
     }
 }
@@ -86,7 +98,12 @@ impl fmt::Debug for Gate {
 impl GateKeeper {
     /// Opens the gate, and runs its hooks.
     pub fn open(self) {
-        self.0.end(true);
+        self.0.end(State::Open);
+    }
+
+    /// Lets the gate fail for this reason, and runs its hooks.
+    pub fn fail(self, error: Error) {
+        self.0.end(State::Failed(error));
     }
 }
 
@@ -94,7 +111,7 @@ impl Drop for GateKeeper {
     fn drop(&mut self) {
         let is_pending = matches!(*self.0.state(), State::Pending { .. });
         if is_pending {
-            self.0.end(false);
+            self.0.end(State::Failed(Error::unavailable("what had to be done before was given up")));
         }
     }
 }
@@ -108,6 +125,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::ErrorKind;
 
     #[derive(Default)]
     struct Wakes(AtomicUsize);
@@ -131,12 +149,12 @@ mod tests {
         for is_open in [true, false] {
             let (keeper, gate) = Gate::new();
             let before = hooked(&gate);
-            assert!(before.lock().unwrap().is_empty() && !gate.has_failed());
+            assert!(before.lock().unwrap().is_empty() && gate.failure().is_none());
             match is_open {
                 true => keeper.open(),
                 false => drop(keeper),
             }
-            assert_eq!(gate.has_failed(), !is_open);
+            assert_eq!(gate.failure().is_some(), !is_open);
             assert_eq!(
                 (&*before.lock().unwrap(), &*hooked(&gate).lock().unwrap()),
                 (&vec![is_open], &vec![is_open])
@@ -152,10 +170,20 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         let mut opened = pin!(gate.opened());
         for _ in 0..3 {
-            assert_eq!(opened.as_mut().poll(&mut context), Poll::Pending);
+            assert!(opened.as_mut().poll(&mut context).is_pending());
         }
         keeper.open();
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-        assert_eq!(opened.as_mut().poll(&mut context), Poll::Ready(true));
+        assert!(matches!(opened.as_mut().poll(&mut context), Poll::Ready(Ok(()))));
+    }
+
+    #[test]
+    fn a_gate_says_why_it_has_failed() {
+        let (keeper, gate) = Gate::new();
+        keeper.fail(Error::full("no space"));
+        assert_eq!(gate.failure().map(|error| error.kind()), Some(ErrorKind::Full));
+        let (keeper, gate) = Gate::new();
+        drop(keeper);
+        assert_eq!(gate.failure().map(|error| error.kind()), Some(ErrorKind::Unavailable));
     }
 }

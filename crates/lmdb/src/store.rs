@@ -179,7 +179,7 @@ impl Store {
     /// opens the last one.
     ///
     /// # Errors
-    /// Those of [`Store::write`]; `Unavailable` when a gate fails: nothing is written then.
+    /// Those of [`Store::write`], and that of a gate that fails: nothing is written then.
     pub async fn write_after<T: Send + 'static>(
         &self,
         gates: &[Gate],
@@ -203,10 +203,7 @@ impl Store {
         }
         match answer.await {
             Ok(done) => done,
-            Err(_) if gates.iter().any(Gate::has_failed) => {
-                Err(Error::unavailable("what the write had to wait for has failed"))
-            }
-            Err(_) => Err(self.0.refusal()),
+            Err(_) => Err(gates.iter().find_map(Gate::failure).unwrap_or_else(|| self.0.refusal())),
         }
     }
 

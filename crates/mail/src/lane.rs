@@ -258,8 +258,8 @@ enum Failed {
     /// Another server has changed what was read.
     Conflict(Error),
     Store(Error),
-    /// The blob of the edit at this place of the batch was not stored.
-    NoBlob(usize),
+    /// The blob of the edit at this place of the batch was not stored, and why.
+    NoBlob(usize, Error),
 }
 
 impl From<Error> for Failed {
@@ -315,11 +315,10 @@ impl Run {
                     self.view = None;
                     edits_max = 1;
                 }
-                Err(Failed::NoBlob(place)) => {
+                Err(Failed::NoBlob(place, error)) => {
                     self.view = None;
                     if let Some(waiting) = batch.remove(place) {
-                        let what = "the blob of a message was not stored: try again";
-                        let _ = waiting.answer.send(Err(Error::unavailable(what).into()));
+                        let _ = waiting.answer.send(Err(MailError::Store(error)));
                     }
                 }
                 Err(Failed::Conflict(error) | Failed::Store(error)) => {
@@ -367,8 +366,9 @@ impl Run {
         let blobs = || batch.iter().take(planned.len()).map(|waiting| waiting.blob.as_ref());
         let gates: Vec<Gate> = blobs().flatten().cloned().collect();
         let committed = self.commit(&gates, &mut view).await.map_err(|failed| {
-            let missing = blobs().position(|blob| blob.is_some_and(Gate::has_failed));
-            missing.map_or(failed, Failed::NoBlob)
+            let failures = blobs().map(|blob| blob.and_then(Gate::failure)).enumerate();
+            let missing = failures.filter_map(|(place, failure)| Some((place, failure?))).next();
+            missing.map_or(failed, |(place, error)| Failed::NoBlob(place, error))
         })?;
         if view.state(email::KIND) == committed.revision || view.state(mailbox::KIND) == committed.revision {
             self.writer.metrics.edits_per_commit.observe(planned.len() as f64);

@@ -147,7 +147,7 @@ impl Mail {
     /// of the account may wait for it, too, so the put must be a short one.
     ///
     /// # Errors
-    /// Those of [`Mail::deliver`]; `Store` when the put has failed: nothing is delivered then.
+    /// Those of [`Mail::deliver`]; `Store` with the error of the put when that has failed: nothing is delivered then.
     pub async fn deliver_when_put(
         &self,
         account: AccountId,

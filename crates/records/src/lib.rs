@@ -156,7 +156,7 @@ pub trait Records: Send + Sync + 'static {
     /// LMDB prepares it meanwhile.
     ///
     /// # Errors
-    /// Those of [`Records::commit`]; `Unavailable` when a gate fails ([`Gate::has_failed`]): the commit is not made then.
+    /// Those of [`Records::commit`], and that of a gate that fails ([`Gate::failure`]): the commit is not made then.
     async fn commit_after(
         &self,
         gates: &[Gate],
@@ -164,9 +164,7 @@ pub trait Records: Send + Sync + 'static {
         commit: Commit,
     ) -> Result<Committed, Error> {
         for gate in gates {
-            if !gate.opened().await {
-                return Err(Error::unavailable("what the commit had to wait for has failed"));
-            }
+            gate.opened().await?;
         }
         self.commit(account, commit).await
     }

@@ -148,7 +148,7 @@ impl Records for Observed {
         let span = debug_span!("records_commit", account = account.0, changes = commit.changes.len());
         let begun = last_opened(gates);
         let result = self.inner.records.commit_after(gates, account, commit).instrument(span).await;
-        if result.is_err() && gates.iter().any(Gate::has_failed) {
+        if result.is_err() && gates.iter().any(|gate| gate.failure().is_some()) {
             return result; // no failure of the records
         }
         let begun = *begun.lock();

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, Write},
+    mem,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -41,6 +42,11 @@ impl Post {
     pub(super) fn new(corpus: Corpus, recipients: Vec<String>) -> Self {
         Self { corpus, texts: corpus.texts(TEXTS, MAIL_BYTES), recipients, next: AtomicU64::new(0) }
     }
+
+    /// A new email.
+    fn write(&self) -> String {
+        self.corpus.plain(self.next.fetch_add(1, Ordering::Relaxed), &self.texts, MAIL_BYTES)
+    }
 }
 
 /// A mail server that delivers over one connection.
@@ -50,6 +56,8 @@ pub(super) struct Sender {
     post: Arc<Post>,
     random: Random,
     line: String,
+    /// The next email. A mail server has its queue; so this one is written while the server stores the one before.
+    next: String,
     is_to_all: bool,
 }
 
@@ -65,9 +73,15 @@ pub(super) async fn senders(
             TcpStream::connect(address).await.with_context(|| format!("can't connect to {address}"))?;
         stream.set_nodelay(true)?;
         let (replies, commands) = stream.into_split();
-        let (replies, line) = (BufReader::new(replies), String::new());
-        let random = post.corpus.terms(number);
-        let mut sender = Sender { replies, commands, post: post.clone(), random, line, is_to_all: false };
+        let mut sender = Sender {
+            replies: BufReader::new(replies),
+            commands,
+            random: post.corpus.terms(number),
+            line: String::new(),
+            next: post.write(),
+            is_to_all: false,
+            post: post.clone(),
+        };
         sender.expect("220").await?;
         sender.commands.write_all(b"LHLO client.example\r\n").await?;
         sender.expect("250").await?;
@@ -79,9 +93,8 @@ pub(super) async fn senders(
 impl Client for Sender {
     async fn once(&mut self) -> anyhow::Result<Duration> {
         let post = self.post.clone();
-        let number = post.next.fetch_add(1, Ordering::Relaxed);
         let recipients = self.choose(&post)?;
-        let mail = post.corpus.plain(number, &post.texts, MAIL_BYTES);
+        let mail = mem::take(&mut self.next);
         self.deliver(recipients, mail).await
     }
 }
@@ -124,8 +137,7 @@ impl Sender {
     /// Delivers an email with a word in its text that no other has.
     pub(super) async fn deliver_with(&mut self, word: &str) -> anyhow::Result<Duration> {
         let post = self.post.clone();
-        let number = post.next.fetch_add(1, Ordering::Relaxed);
-        let mail = post.corpus.plain(number, &post.texts, MAIL_BYTES);
+        let mail = mem::take(&mut self.next);
         let recipients = post.recipients.get(..1).context("there are no recipients")?;
         self.deliver(recipients, format!("{mail}\r\n{word}")).await
     }
@@ -149,6 +161,7 @@ impl Sender {
             begun = Instant::now();
         }
         self.commands.write_all(mail.as_bytes()).await?;
+        self.next = self.post.write();
         for _ in recipients {
             self.expect("250").await?;
         }

@@ -25,7 +25,7 @@ mod write;
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, ErrorKind, GateKeeper, Identity, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_disk::{Disk, Folder};
 use tracing::{error, warn};
 
@@ -40,8 +40,8 @@ use self::{
     write::Writer,
 };
 use crate::{
-    Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep,
-    error::{check_id, is_damaged_index},
+    Blobs, Config, Error, Listed, Opened, Put, PutHook, Report, Source, Stats, Upkeep,
+    error::is_damaged_index,
     limits::{check_limit, check_touch},
 };
 
@@ -161,13 +161,14 @@ impl FilesEngine {
 impl Blobs for FilesEngine {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
         let received = self.receive(source).await?;
-        self.queue.put(received, None).await
+        self.queue.put(received).await
     }
 
-    async fn put_as(&self, id: BlobId, source: &mut dyn Source, gate: GateKeeper) -> Result<Put, Error> {
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
         let received = self.receive(source).await?;
-        check_id(id, received.id)?;
-        self.queue.put(received, Some(gate)).await
+        let id = received.id;
+        self.queue.put_then(received, done).await?;
+        Ok(id)
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use restante_core::{BlobId, GateKeeper, Timestamp};
+use restante_core::{BlobId, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
     receive::{Content, Received},
     uploads::UploadSlots,
 };
-use crate::{Error, Metrics, Put, error::closed};
+use crate::{Error, Metrics, Put, PutHook, error::closed};
 
 /// Requests in the queue; more of them wait for it.
 const JOBS_WAITING_MAX: usize = 1_024;
@@ -23,19 +23,14 @@ pub(super) struct PendingPut {
 }
 
 pub(super) struct Waiter {
-    answer: oneshot::Sender<Result<Put, Error>>,
-    /// Opened before that when the blob is durable.
-    gate: Option<GateKeeper>,
+    done: PutHook,
     /// Returned when it is answered.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Waiter {
     pub(super) fn answer(self, answer: Result<Put, Error>) {
-        if let (Ok(_), Some(gate)) = (&answer, self.gate) {
-            gate.open();
-        }
-        let _ = self.answer.send(answer); // the caller may be gone
+        (self.done)(answer);
     }
 }
 
@@ -88,14 +83,22 @@ impl Queue {
         take(&self.maintenance, 1).await
     }
 
-    pub(super) async fn put(&self, received: Received, gate: Option<GateKeeper>) -> Result<Put, Error> {
+    pub(super) async fn put(&self, received: Received) -> Result<Put, Error> {
+        let (answer, answered) = oneshot::channel();
+        let done = move |put| drop(answer.send(put)); // the caller may be gone
+        self.put_then(received, Box::new(done)).await?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    /// Queues a put, and calls `done` when it has ended.
+    pub(super) async fn put_then(&self, received: Received, done: PutHook) -> Result<(), Error> {
         let bytes = match &received.content {
             Content::Packed { bytes, .. } => bytes.len().min(BYTES_WAITING_MAX),
             Content::File { .. } => 0,
         };
         let permit = take(&self.bytes, bytes as u32).await?;
-        self.ask(|answer| Job::Put(PendingPut { received, waiter: Waiter { answer, gate, _permit: permit } }))
-            .await
+        let waiter = Waiter { done, _permit: permit };
+        self.jobs.send(Job::Put(PendingPut { received, waiter })).await.map_err(|_| closed())
     }
 
     pub(super) async fn touch(&self, ids: Vec<BlobId>) -> Result<Vec<bool>, Error> {

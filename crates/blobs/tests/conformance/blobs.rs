@@ -1,9 +1,10 @@
 //! Promises of `Blobs` and `Source`.
 
 use bytes::Bytes;
-use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, Gate, Source, TOUCH_BLOBS_MAX, open};
+use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, Error, Put, PutHook, Source, TOUCH_BLOBS_MAX, open};
 use restante_core::{ErrorKind, nonzero};
 use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
 
 use crate::{
     Subject,
@@ -17,8 +18,8 @@ crate::promises! {
         the_same_bytes_again_take_no_more_space_and_count_as_put_now,
         of_many_puts_of_one_blob_at_the_same_time_one_is_new,
         puts_at_the_same_time_keep_apart,
-        a_gate_opens_when_its_blob_is_durable,
-        a_gate_fails_with_its_put,
+        a_hook_is_called_when_its_blob_is_durable,
+        a_hook_is_dropped_when_its_source_fails,
         a_source_that_fails_leaves_nothing,
         a_put_that_is_given_up_leaves_nothing,
         a_long_blob_goes_through_chunk_by_chunk,
@@ -212,37 +213,36 @@ async fn puts_at_the_same_time_keep_apart(subject: Subject) {
     assert_eq!(list(&*opened.upkeep).await.len(), 200);
 }
 
-async fn a_gate_opens_when_its_blob_is_durable(subject: Subject) {
+async fn a_hook_is_called_when_its_blob_is_durable(subject: Subject) {
     let opened = subject.open().await;
     for (n, len) in [10, 2_000, 400_000].into_iter().enumerate() {
         let blob = bytes(n as u32, len);
         let id = BlobId(Sha256::digest(&blob).into());
         for is_new in [true, false] {
-            let (keeper, gate) = Gate::new();
-            let blobs = opened.blobs.clone();
-            // What runs as soon as the gate opens finds the blob.
-            let reading = tokio::spawn(async move {
-                assert!(gate.opened().await);
-                blobs.size(id).await.unwrap()
-            });
-            let put = opened.blobs.put_as(id, &mut blob.clone(), keeper).await.unwrap();
-            assert_eq!((put.id, put.is_new, reading.await.unwrap()), (id, is_new, Some(len as u64)));
+            let (ended, put) = oneshot::channel();
+            let queued = opened.blobs.put_then(&mut blob.clone(), hook(ended)).await.unwrap();
+            let put = put.await.unwrap().unwrap();
+            assert_eq!((queued, put), (id, Put { id, bytes: len as u64, is_new }));
+            assert_eq!(opened.blobs.size(id).await.unwrap(), Some(len as u64));
         }
     }
 }
 
-async fn a_gate_fails_with_its_put(subject: Subject) {
+async fn a_hook_is_dropped_when_its_source_fails(subject: Subject) {
     let opened = subject.open().await;
     for len in [10, 2_000, 400_000] {
-        let (keeper, gate) = Gate::new();
+        let (ended, put) = oneshot::channel();
         let mut source = Chunks::new([bytes(1, len)]).then_fails();
-        let failed = opened.blobs.put_as(BlobId([1; 32]), &mut source, keeper).await.unwrap_err();
-        assert_eq!((failed.kind(), gate.has_failed()), (ErrorKind::Conflict, true));
-        let (keeper, gate) = Gate::new();
-        let other_id = opened.blobs.put_as(BlobId([1; 32]), &mut bytes(1, len), keeper).await.unwrap_err();
-        assert_eq!((other_id.kind(), gate.has_failed()), (ErrorKind::Internal, true));
+        let failed = opened.blobs.put_then(&mut source, hook(ended)).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Conflict);
+        assert!(put.await.is_err(), "nothing was sent");
     }
-    assert_eq!(opened.blobs.size(BlobId([1; 32])).await.unwrap(), None);
+    assert_eq!(list(&*opened.upkeep).await, []);
+}
+
+/// Passes on how a put has ended.
+fn hook(ended: oneshot::Sender<Result<Put, Error>>) -> PutHook {
+    Box::new(move |put| ended.send(put).unwrap())
 }
 
 async fn a_source_that_fails_leaves_nothing(subject: Subject) {

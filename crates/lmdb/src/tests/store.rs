@@ -490,10 +490,10 @@ fn a_write_waits_for_all_its_gates_and_is_dropped_when_one_fails() {
     open_first.open();
     put(&store, FIRST, &[9], b"between").unwrap(); // answered behind all that is queued
     assert_eq!([1, 2].map(|key| get(&store, FIRST, &[key])), [None, None]);
-    drop(fail_third);
+    fail_third.fail(Error::full("no space"));
     open_second.open();
     wait(both).unwrap();
-    assert_eq!(wait(failing).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(wait(failing).unwrap_err().kind(), ErrorKind::Full);
     wait(write_after(&store, &[first], 3)).unwrap(); // one that is open already
     assert_eq!([1, 2, 3].map(|key| get(&store, FIRST, &[key]).is_some()), [true, false, true]);
 }

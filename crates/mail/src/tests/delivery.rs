@@ -1,3 +1,5 @@
+use restante_core::ErrorKind;
+
 use super::*;
 use crate::place::THREAD_EMAILS_MAX;
 
@@ -95,12 +97,13 @@ async fn a_delivery_whose_blob_is_not_stored_fails_alone_and_can_be_repeated() {
         let [first, last] = beside.map(|delivery| server.mail.deliver(ACCOUNT, delivery));
         let end = async {
             tokio::task::yield_now().await;
-            drop(keeper);
+            keeper.fail(Error::full("no space"));
         };
         let (first, failed, last, ()) = tokio::join!(first, failing, last, end);
-        assert!(matches!(failed, Err(MailError::Store(_))), "{failed:?}");
+        let Err(MailError::Store(error)) = failed else { panic!("it was not stored") };
+        assert_eq!(error.kind(), ErrorKind::Full);
         assert!(matches!((first, last), (Ok(Delivered::New(_)), Ok(Delivered::New(_)))));
-        assert!(gone.has_failed());
+        assert!(gone.failure().is_some());
         assert!(matches!(server.mail.deliver(ACCOUNT, fails).await, Ok(Delivered::New(_))));
     }
     server.assert_sound().await;

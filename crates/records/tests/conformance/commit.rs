@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{Error, ErrorKind, Timestamp};
 use restante_records::{
     Body, Change, ChangesSince, Commit, Gate, Opened, Properties, Query, RecordId, Records, Revision, States,
     Value,
@@ -187,9 +187,9 @@ async fn a_commit_is_not_made_when_a_gate_fails(subject: Subject) {
     let (refused, ()) = tokio::join!(committing, async {
         open.0.open();
         tokio::task::yield_now().await;
-        drop(other.0);
+        other.0.fail(Error::full("no space"));
     });
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(commit(&*records, A, [email(2)]).await.revision, Revision(1));
 }
 
