@@ -52,17 +52,15 @@ pub trait Blobs: Send + Sync + 'static {
     /// store is opened again, and when the source is slow while other uploads wait; the error of the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
 
-    /// [`Blobs::put`] that need not be waited for: returns the id as soon as the engine has all bytes, and calls `done` when they are
-    /// durable, or were not stored. The engine `files` calls it on its own thread, which must not be kept waiting, so that what
-    /// follows starts without waking another one.
+    /// [`Blobs::put`] with `done` in place of an answer: it is called when the blob is durable, or could not be stored. The engine
+    /// `files` returns when it has all bytes, and calls `done` on its own thread, so that what follows starts without waking another
+    /// one; `done` must not keep it waiting. Other engines return behind the call.
     ///
     /// # Errors
     /// Those of [`Blobs::put`]; `done` is dropped then.
-    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
-        let put = self.put(source).await?;
-        let id = put.id;
-        done(Ok(put));
-        Ok(id)
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
+        done(Ok(self.put(source).await?));
+        Ok(())
     }
 
     /// The bytes of a blob in a range, in chunks; a range beyond its end is cut. Each chunk is verified as far as the engine can do
@@ -96,7 +94,7 @@ pub trait Blobs: Send + Sync + 'static {
 /// The most blobs that one [`Blobs::touch`] takes.
 pub const TOUCH_BLOBS_MAX: usize = 1_024;
 
-/// What is called when a put has ended, see [`Blobs::put_then`].
+/// What [`Blobs::put_then`] calls.
 pub type PutHook = Box<dyn FnOnce(Result<Put, Error>) + Send>;
 
 /// A blob that was put.

@@ -87,7 +87,7 @@ impl Blobs for Observed {
         self.observer.put(self.inner.put(source)).await
     }
 
-    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
         let (observer, start) = (self.observer.clone(), Instant::now());
         let done = Box::new(move |result: Result<Put, Error>| {
             observer.put_ended(start, result.as_ref());

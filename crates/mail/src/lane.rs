@@ -366,8 +366,7 @@ impl Run {
         let blobs = || batch.iter().take(planned.len()).map(|waiting| waiting.blob.as_ref());
         let gates: Vec<Gate> = blobs().flatten().cloned().collect();
         let committed = self.commit(&gates, &mut view).await.map_err(|failed| {
-            let failures = blobs().map(|blob| blob.and_then(Gate::failure)).enumerate();
-            let missing = failures.filter_map(|(place, failure)| Some((place, failure?))).next();
+            let missing = blobs().enumerate().find_map(|(place, blob)| Some((place, blob?.failure()?)));
             missing.map_or(failed, |(place, error)| Failed::NoBlob(place, error))
         })?;
         if view.state(email::KIND) == committed.revision || view.state(mailbox::KIND) == committed.revision {

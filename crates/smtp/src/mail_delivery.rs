@@ -65,17 +65,22 @@ impl MailDelivery {
 
     /// Delivers a short message: what of it is stored is made, and its commits are prepared, while its blob is put.
     async fn deliver_short(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
+        let id = BlobId(Sha256::digest(&mail.raw).into());
         let mut bytes = mail.raw.clone();
         let (keeper, blob) = Gate::new();
         let done = |put: Result<Put, Error>| match put {
             Ok(_) => keeper.open(),
             Err(error) => keeper.fail(error),
         };
-        let id = self.mail.blobs().put_then(&mut bytes as &mut dyn Source, Box::new(done)).await?;
-        let Read { stored, message_id } = Read::of(&mail.raw);
-        let stored = StoredMessage { blob: id, ..stored };
-        let results = self.deliver_to_all(targets, stored, Some(blob), mail).await;
-        Ok(Report { message_id, results })
+        let put = self.mail.blobs().put_then(&mut bytes as &mut dyn Source, Box::new(done));
+        let deliver = async {
+            let Read { stored, message_id } = Read::of(&mail.raw);
+            let stored = StoredMessage { blob: id, ..stored };
+            (self.deliver_to_all(targets, stored, Some(blob), mail).await, message_id)
+        };
+        // Some engines return only when the blob is durable.
+        let (put, (results, message_id)) = tokio::join!(put, deliver);
+        put.map(|()| Report { message_id, results })
     }
 
     /// Delivers a message whose put may take so long that no edit should wait for it.

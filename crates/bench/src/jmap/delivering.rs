@@ -56,7 +56,7 @@ pub(super) struct Sender {
     post: Arc<Post>,
     random: Random,
     line: String,
-    /// The next email. A mail server has its queue; so this one is written while the server stores the one before.
+    /// The next email. A mail server has a queue, so the client writes this one while the server stores the one before.
     next: String,
     is_to_all: bool,
 }

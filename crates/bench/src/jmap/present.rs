@@ -93,7 +93,7 @@ const NOTES: [&str; 9] = [
      text: Email/query of a word of the emails by Zipf's law, the commonest included.",
     "lmtp: 4 KB, one recipient of many; a delivery counts when it is answered, which is when it is on disk. fdatasync: \
      appends of 4 KB to a file of the same disk, each synced, before and after lmtp_one. A client writes its next mail while the \
-     server stores the one before, as a mail server has its queue. lmtp_all: one connection, each mail to all \
+     server stores the one before, because a mail server has a queue. lmtp_all: one connection, each mail to all \
      recipients, 100 of them; from the end of a mail to the last reply. blobs_of_a_mail: blobs that were stored meanwhile, by mails.",
     "disk_beyond_raw: records and blobs on disk without the bytes of the raw messages, by emails. memory_private: RssAnon of the server \
      with 100 connections. memory_import: the most that it has more while so many emails of 4 KB are delivered by LMTP over 64 connections \

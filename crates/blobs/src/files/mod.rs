@@ -164,11 +164,9 @@ impl Blobs for FilesEngine {
         self.queue.put(received).await
     }
 
-    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<BlobId, Error> {
+    async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
         let received = self.receive(source).await?;
-        let id = received.id;
-        self.queue.put_then(received, done).await?;
-        Ok(id)
+        self.queue.put_then(received, done).await
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

@@ -8,12 +8,13 @@ use restante_disk::{
     Disk,
     testing::{BLOCK_BYTES, FailingDisk, FailurePlan, InjectedFailure},
 };
+use tokio::sync::oneshot;
 
 use super::{
     assert_sound, blob, config, copy_folder, folder, open, open_folder, open_with, put, read_all, runtime,
 };
 use crate::{
-    Opened,
+    Error, Opened, Put,
     files::{
         index::Index,
         schema::{PACK_HEADER_BYTES, pack_name, record_bytes},
@@ -179,6 +180,22 @@ fn after_a_failed_sync_nothing_more_is_taken() {
             put(&opened, &blob(1, len)).await;
         });
     }
+}
+
+#[test]
+fn a_hook_gets_the_error_of_its_blob() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = FailurePlan::none();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
+        put(&opened, &blob(0, 700)).await; // creates a pack
+        faults.fail_at(1, InjectedFailure::Full); // the write to it, after the put was queued
+        let (ended, put) = oneshot::channel();
+        let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
+        opened.blobs.put_then(&mut blob(1, 700), Box::new(done)).await.unwrap();
+        assert_eq!(put.await.unwrap().unwrap_err().kind(), ErrorKind::Full);
+        assert!(faults.failed().contains("write"));
+    });
 }
 
 /// Only the put itself relies on a file that is being received.
