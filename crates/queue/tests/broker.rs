@@ -13,6 +13,7 @@ use std::{net::SocketAddr, time::Duration};
 use common::{
     Engine, TestQueue, blocking::Blocking, channel, finish, items, next, run, soon, trial, until, wipe,
 };
+use lapin::Confirmation;
 use libtest_mimic::Arguments;
 use restante_core::{AccountId, ErrorKind, Identity, Revision, nonzero};
 use restante_fault_proxy::{Direction, Proxy};
@@ -163,6 +164,8 @@ async fn a_broker_that_is_short_of_memory_gets_nothing_until_it_is_not(subject: 
 async fn an_unreadable_message_goes_to_the_dead_items_at_once(subject: &TestQueue) {
     let server = &subject.work(1).await[0];
     let (_connection, channel) = channel(&subject.engine.url().unwrap()).await;
+    // The confirm says that the queue has it: an item that another connection publishes after that comes after it.
+    channel.confirm_select(Default::default()).await.unwrap();
     let queue = format!("{}-work", subject.prefix);
     let publishing = channel.basic_publish(
         "".into(),
@@ -171,7 +174,7 @@ async fn an_unreadable_message_goes_to_the_dead_items_at_once(subject: &TestQueu
         &[0xff; 5_000],
         Default::default(),
     );
-    publishing.await.unwrap().await.unwrap();
+    assert!(matches!(publishing.await.unwrap().await.unwrap(), Confirmation::Ack(None)));
     server.work.publish(&items(0..1)).await.unwrap();
     assert_eq!(next(server).await.item, items(0..1)[0]);
     until("it is dead", async || server.upkeep.stats().await.unwrap().dead == 1).await;
