@@ -55,10 +55,12 @@ impl Drop for DerivationThreads {
     }
 }
 
-/// Gives the current thread a lower priority.
+/// Gives the current thread a lower priority, unless the server was started with one that is lower still.
 fn lower_priority() {
     // On Linux, 0 means the calling thread, not its process.
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+    let lowered = rustix::process::getpriority_process(None)
+        .and_then(|own| rustix::process::setpriority_process(None, NICENESS.max(own)));
+    if let Err(error) = lowered {
         debug!(%error, "can't lower the priority of the threads for passwords");
     }
 }
