@@ -1,13 +1,17 @@
 //! Writing: what waits in memory, and the steps of a commit.
 //!
 //! 1. Accounts of which documents are to be removed are marked as unfinished, those that are erased get revision 0.
-//! 2. Documents are written and removed, and made visible.
-//! 3. Revisions are written, which takes the marks away, and made visible.
-//! 4. The checkpoint is written.
+//! 2. Documents are written and removed.
+//! 3. Revisions are written, which takes the marks away.
+//! 4. All of it is made visible.
+//! 5. The checkpoint is written.
 //!
-//! So a revision is never visible before what it stands for. When the process ends in between, documents are there that no revision
-//! counts, and are written again from the checkpoint. Removed ones could be missing at an older revision if records come back from a
-//! backup: the next series sets accounts that are still marked to revision 0, so that they are read again.
+//! A revision is never visible before what it stands for, whenever a copy of the shard shows what it has: it is in the same shard as the
+//! documents of its account, and is sent after all copies have written them. A query reads both from one snapshot of one copy.
+//!
+//! When the process ends in between, documents are there that no revision counts, and are written again from the checkpoint. Removed ones
+//! could be missing at an older revision if records come back from a backup: the next series sets accounts that are still marked to
+//! revision 0, so that they are read again.
 //!
 //! Each write has a version: that of the series, which the next one exceeds, and of the commit in it. A write that comes late, or from
 //! a process that has been replaced, is refused.
@@ -212,6 +216,9 @@ impl Writing {
         self.erase_marked(engine).await?;
         self.write_documents(engine).await?;
         self.write_revisions(engine).await?;
+        if !self.pending.is_empty() {
+            engine.refresh(&self.index).await?;
+        }
         self.write_checkpoint(engine).await?;
         for (account, pending) in take(&mut self.pending) {
             if let Some(revision) = pending.revision {
@@ -281,10 +288,6 @@ impl Writing {
                 });
             }
         }
-        let is_erasing = self.pending.values().any(|pending| pending.is_erased);
-        if items.is_empty() && !is_erasing {
-            return Ok(());
-        }
         let rejected = engine.bulk(&self.index, &items).await?;
         for rejected in &rejected {
             let (id, why) = (&rejected.id, &rejected.why);
@@ -297,7 +300,7 @@ impl Writing {
             let what = "OpenSearch refuses too many emails: is the mapping of the index still restante's";
             return Err(Error::internal(format!("{what} ({why})")).into());
         }
-        engine.refresh(&self.index).await
+        Ok(())
     }
 
     async fn write_revisions(&self, engine: &Engine) -> Result<(), Failure> {
@@ -311,11 +314,7 @@ impl Writing {
             };
             items.push(self.state_item(*account, revision, false, self.version + 1));
         }
-        if items.is_empty() {
-            return Ok(());
-        }
-        engine.bulk_all(&self.index, &items).await?;
-        engine.refresh(&self.index).await
+        engine.bulk_all(&self.index, &items).await
     }
 
     async fn write_checkpoint(&self, engine: &Engine) -> Result<(), Failure> {
