@@ -80,8 +80,9 @@ impl Server for Opensearch {
         config.opensearch.replicas = 0; // there may be one node
         let opened = restante_search::open(config).await.context("can't open the index")?;
         let series = opened.index.begin().await?.series;
-        self.measure_searches(bench, &opened, series).await?;
+        // First, when there is nothing in the engine's index either.
         self.measure_writes(bench, &opened, series).await?;
+        self.measure_searches(bench, &opened, series).await?;
         opened.upkeep.close().await?;
         Ok(())
     }
