@@ -20,7 +20,8 @@ use common::{
     message, rows, sorted, walk,
 };
 use restante_archive::{
-    Appended, Archive, Config, EngineUrl, Message, Opened, PostgresConfig, PostgresUrl, Query, open,
+    Appended, Archive, CassandraConfig, Config, EngineUrl, Message, Opened, PostgresConfig, PostgresUrl,
+    Query, open,
 };
 use restante_core::{ErrorKind, nonzero};
 use restante_fault_proxy::{Direction, Proxy, Side};
@@ -40,6 +41,9 @@ macro_rules! promises {
     ($($promise:ident),* $(,)?) => { [$((stringify!($promise), (|place| Box::pin($promise(place))) as Run)),*] };
 }
 
+#[path = "faults/nodes.rs"]
+mod nodes;
+
 fn main() {
     let promises = promises![
         a_lost_connection_is_noticed_without_a_time_out,
@@ -54,7 +58,11 @@ fn main() {
             trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
         }
     }
-    libtest_mimic::run(&engines::arguments(), trials).exit();
+    for (name, promise) in nodes::promises() {
+        let engine = Engine::Cassandra;
+        trials.push(engines::trial_of_nodes(engine, name, move || engines::run(engine, promise)));
+    }
+    engines::conclude(&libtest_mimic::run(&engines::arguments(), trials))
 }
 
 fn cuts() -> u64 {
@@ -68,7 +76,12 @@ fn impatient(place: &TestArchive) -> Config {
         statement_timeout_ms: nonzero!(1_000),
         ..place.config.postgres
     };
-    Config { postgres, ..place.config.clone() }
+    let cassandra = CassandraConfig {
+        request_timeout_ms: nonzero!(2_000),
+        patience_ms: nonzero!(15_000),
+        ..place.config.cassandra
+    };
+    Config { postgres, cassandra, ..place.config.clone() }
 }
 
 /// A server whose connections go through a proxy.

@@ -26,7 +26,10 @@
 //! ```
 //!
 //! Nothing is lost silently: what a connection has not delivered when a silence ends is delivered then, as TCP does.
+//!
+//! A [`Cluster`] has faults of its nodes instead: it kills, pauses, replaces and repairs them.
 
+mod cluster;
 mod connection;
 mod traffic;
 
@@ -46,6 +49,8 @@ use tokio::{
     sync::watch,
     task::JoinHandle,
 };
+
+pub use cluster::Cluster;
 
 use connection::join;
 use traffic::{Interruption, Traffic};
@@ -123,6 +128,21 @@ impl Proxy {
     /// No port is free.
     pub async fn new(server: impl Into<String>) -> io::Result<Self> {
         Self::at((Ipv4Addr::LOCALHOST, 0).into(), server).await
+    }
+
+    /// A proxy in front of each node of a cluster, on the address of the node. They have the same port: clients of Cassandra take that of
+    /// the first node for all.
+    ///
+    /// # Errors
+    /// A node is not `ip:port`, or something else listens on that port of its address.
+    pub async fn of_nodes(nodes: &[String]) -> io::Result<Vec<Self>> {
+        let mut proxies: Vec<Self> = Vec::new();
+        for node in nodes {
+            let node_address: SocketAddr = node.parse().map_err(io::Error::other)?;
+            let port = proxies.first().map_or(0, |first| first.address().port());
+            proxies.push(Self::at(SocketAddr::new(node_address.ip(), port), node.clone()).await?);
+        }
+        Ok(proxies)
     }
 
     /// The same at an address that the caller chooses.

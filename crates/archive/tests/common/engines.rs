@@ -16,6 +16,7 @@ use restante_archive::{
 };
 use restante_core::nonzero;
 use restante_disk::testing::run_or_ignore;
+use restante_fault_proxy::Cluster;
 use tokio_postgres::NoTls;
 
 use super::cassandra;
@@ -149,6 +150,15 @@ pub fn trial_with(
         move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.required_as(), engine.missing().or_else(unset), test)
+    })
+}
+
+/// A test that does something to single nodes of a cluster, by the program that a variable names.
+pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let unset =
+        || env::var_os(Cluster::VARIABLE).is_none().then(|| format!("{} is not set", Cluster::VARIABLE));
+    Trial::ignorable_test(format!("{}-nodes::{name}", engine.name()), move || {
+        run_or_ignore("cassandra3", engine.missing().or_else(unset), test)
     })
 }
 

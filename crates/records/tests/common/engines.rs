@@ -16,10 +16,11 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use restante_core::{ManualClock, Timestamp, nonzero};
 use restante_disk::testing::run_or_ignore;
+use restante_fault_proxy::Cluster;
 use restante_records::{Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, PostgresUrl, Schema, open};
 use tokio_postgres::NoTls;
 
-use super::{cassandra, cluster::NODE, schema};
+use super::{cassandra, schema};
 
 /// Each trial writes and syncs: more at once than this only wait for the disk.
 const TRIALS_AT_ONCE_MAX: usize = 8;
@@ -132,7 +133,7 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
 
 /// A test that does something to single nodes of a cluster, by the program that a variable names.
 pub fn trial_of_nodes(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    let unset = || set(NODE).is_none().then(|| format!("{NODE} is not set"));
+    let unset = || set(Cluster::VARIABLE).is_none().then(|| format!("{} is not set", Cluster::VARIABLE));
     Trial::ignorable_test(format!("{}-nodes::{name}", engine.name()), move || {
         run_or_ignore("cassandra3", engine.missing().or_else(unset), test)
     })

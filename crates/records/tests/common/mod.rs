@@ -7,7 +7,6 @@
 )]
 
 pub mod cassandra;
-pub mod cluster;
 pub mod engines;
 pub mod history;
 pub mod mirror;

@@ -2,7 +2,6 @@
 //! afterwards they go on without opening the store again.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,12 +9,11 @@ use std::{
     time::Duration,
 };
 
-use restante_fault_proxy::{Direction, Proxy};
+use restante_fault_proxy::{Cluster, Direction, Proxy};
 use restante_records::{Config, EngineUrl, Opened, open};
 use tokio::task::JoinHandle;
 
 use super::{A, B, BOTH, History, Run, TestStore, beside, commit_in_the_end, impatient, read, write};
-use crate::common::cluster::Cluster;
 
 /// How often each server has to commit to each account before a test goes on.
 const ROUNDS: usize = 3;
@@ -126,22 +124,11 @@ async fn a_node_that_hangs(place: Arc<TestStore>) {
     load.end().await;
 }
 
-/// A server that reaches each node by a proxy. They have the same port: clients of Cassandra take that of the first node for all.
+/// A server that reaches each node by a proxy.
 async fn behind_proxies(place: &TestStore) -> (Vec<Proxy>, Opened) {
     let config = impatient(place);
     let EngineUrl::Cassandra(url) = &config.url else { panic!("{} has no nodes", config.url) };
-    let mut proxies: Vec<Proxy> = Vec::new();
-    for node in url.nodes() {
-        let proxy = match proxies.first() {
-            None => Proxy::new(node.clone()).await,
-            Some(first) => {
-                let node_address: SocketAddr = node.parse().unwrap();
-                let address = SocketAddr::new(node_address.ip(), first.address().port());
-                Proxy::at(address, node.clone()).await
-            }
-        };
-        proxies.push(proxy.unwrap());
-    }
+    let proxies = Proxy::of_nodes(url.nodes()).await.unwrap();
     let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
     let text = url.to_string().replace(&url.nodes().join(","), &addresses.join(","));
     let url = EngineUrl::Cassandra(text.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Faults of single nodes of the Cassandra cluster that `dev/services` starts: what each test of them does.
+//! Faults of single nodes of the Cassandra cluster that `dev/services` starts.
 
 use std::{
     env,
@@ -10,20 +10,22 @@ use std::{
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Names the program that does something to a node, as `dev/services/with cassandra3` sets it.
-pub const NODE: &str = "RESTANTE_CASSANDRA3_NODE";
 /// A segment of the commit log that waits to be used has a header alone, which is shorter than this.
 const LOG_HEADER_BYTES_MAX: u64 = 4_096;
 
 /// A cluster of three survives one fault at a time.
 static CLUSTER: Mutex<()> = Mutex::const_new(());
 
-/// The cluster of `dev/services`, for one test at a time of this process.
+/// The Cassandra cluster of three nodes that `dev/services` starts, for one test at a time of this process.
+#[derive(Debug)]
 pub struct Cluster {
     _only: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
+    /// The variable that names the program that does something to a node, as `dev/services/with cassandra3` sets it.
+    pub const VARIABLE: &str = "RESTANTE_CASSANDRA3_NODE";
+
     /// Waits until no other test of this process has the cluster.
     pub async fn take() -> Self {
         Self { _only: CLUSTER.lock().await }
@@ -35,7 +37,7 @@ impl Cluster {
     /// It failed, or no cluster runs.
     pub async fn node(&self, action: &'static str, number: u8) -> io::Result<String> {
         blocking(move || {
-            let program = env::var(NODE).map_err(io::Error::other)?;
+            let program = env::var(Self::VARIABLE).map_err(io::Error::other)?;
             let output = Command::new(program).args([action, &number.to_string()]).output()?;
             if !output.status.success() {
                 let why = String::from_utf8_lossy(&output.stderr);

@@ -1,0 +1,233 @@
+//! Faults of one of three Cassandra nodes: while it is gone, hangs, is slow, or has lost what it had, clients append and read, and
+//! afterwards they go on without opening the archive again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use restante_archive::{Archive, Config, EngineUrl, Opened, Query, open};
+use restante_core::ErrorKind;
+use restante_fault_proxy::{Cluster, Direction, Proxy};
+use tokio::task::JoinHandle;
+
+use super::{
+    BOTH, Run, TestArchive, append_in_the_end, batch, impatient, query_in_the_end, rows, sorted, walk,
+};
+
+/// How many batches each server has to store, and find, before a test goes on.
+const ROUNDS: usize = 3;
+/// Between the appends of a client, and between the queries of one.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(crate) fn promises() -> [(&'static str, Run); 5] {
+    promises![
+        a_node_that_is_killed_and_comes_back,
+        a_node_that_hangs,
+        a_node_that_is_slow,
+        a_node_that_is_replaced_by_an_empty_one,
+        a_node_that_lost_the_end_of_its_commit_log,
+    ]
+}
+
+/// What clients have appended.
+#[derive(Default)]
+struct History {
+    /// The number of the next batch.
+    next: AtomicU64,
+    /// Batches that were acknowledged.
+    acknowledged: Mutex<Vec<u64>>,
+}
+
+impl History {
+    /// Appends another batch until it is acknowledged.
+    async fn append(&self, archive: &dyn Archive) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        append_in_the_end(archive, &batch(number)).await;
+        self.acknowledged.lock().push(number);
+        number
+    }
+
+    /// A batch that was acknowledged before, each as often as others.
+    fn some(&self, n: usize) -> Option<u64> {
+        let acknowledged = self.acknowledged.lock();
+        acknowledged.get(n.wrapping_mul(7_919) % acknowledged.len().max(1)).copied()
+    }
+}
+
+/// The messages of a batch, found by their hashes.
+fn query_of(number: u64) -> Query {
+    let hashes = batch(number).iter().map(|message| message.message_hash).collect();
+    Query { hashes, ..Query::default() }
+}
+
+async fn write(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::SeqCst) {
+        history.append(&*archive).await;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Queries what was acknowledged; an answer has all of it. Returns how many answers there were.
+async fn read(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<AtomicBool>) -> usize {
+    let mut answers = 0;
+    for n in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        if let Some(number) = history.some(n) {
+            match archive.query(&query_of(number)).await {
+                Ok(page) => {
+                    assert_eq!(rows(&page), sorted(&batch(number)), "batch {number}");
+                    answers += 1;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    answers
+}
+
+/// Two servers, on each of which clients append and read until it ends.
+struct Load {
+    servers: [Opened; 2],
+    history: Arc<History>,
+    stop: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<()>>,
+    readers: Vec<JoinHandle<usize>>,
+    cluster: Cluster,
+}
+
+impl Load {
+    async fn start(place: &TestArchive) -> Self {
+        let cluster = Cluster::take().await;
+        let servers = [open(impatient(place)).await.unwrap(), open(impatient(place)).await.unwrap()];
+        Self::on(servers, cluster).await
+    }
+
+    async fn on(servers: [Opened; 2], cluster: Cluster) -> Self {
+        let (history, stop) = (Arc::new(History::default()), Arc::new(AtomicBool::new(false)));
+        let (mut writers, mut readers) = (Vec::new(), Vec::new());
+        for server in &servers {
+            writers.push(tokio::spawn(write(server.archive.clone(), history.clone(), stop.clone())));
+            readers.push(tokio::spawn(read(server.archive.clone(), history.clone(), stop.clone())));
+        }
+        let load = Self { servers, history, stop, writers, readers, cluster };
+        load.goes_on("at the start").await;
+        load
+    }
+
+    async fn node(&self, action: &'static str, number: u8) {
+        self.cluster.node(action, number).await.unwrap();
+    }
+
+    /// What each server stores, the other one finds.
+    async fn goes_on(&self, when: &str) {
+        let [one, other] = &self.servers;
+        for _ in 0..ROUNDS {
+            for (writer, reader) in [(one, other), (other, one)] {
+                let number = self.history.append(&*writer.archive).await;
+                let found = query_in_the_end(&*reader.archive, &query_of(number)).await;
+                assert_eq!(found, sorted(&batch(number)), "{when}");
+            }
+        }
+        eprintln!("{when}: {} batches are acknowledged", self.history.acknowledged.lock().len());
+    }
+
+    /// Takes a node away and brings it back; clients go on without it, and with it.
+    async fn go_on_without(&self, number: u8, [away, back]: [&'static str; 2]) {
+        for action in [away, back] {
+            self.node(action, number).await;
+            self.goes_on(&format!("after {action} of node {number}")).await;
+        }
+    }
+
+    /// Stops all clients. Everything they appended is there, once.
+    async fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for writer in self.writers {
+            writer.await.unwrap();
+        }
+        let mut answers = 0;
+        for reader in self.readers {
+            answers += reader.await.unwrap();
+        }
+        assert!(answers > 0, "nothing was read");
+        let batches = self.history.next.load(Ordering::Relaxed);
+        let expected = sorted(&(0..batches).flat_map(batch).collect::<Vec<_>>());
+        for server in &self.servers {
+            let found = walk(&*server.archive, Query { limit: 1_000, ..Query::default() }).await.concat();
+            assert_eq!(found, expected);
+        }
+        eprintln!("{} messages, {answers} queries were answered", expected.len());
+    }
+}
+
+async fn a_node_that_is_killed_and_comes_back(place: Arc<TestArchive>) {
+    let load = Load::start(&place).await;
+    load.go_on_without(2, ["kill", "start"]).await;
+    load.end().await;
+}
+
+async fn a_node_that_hangs(place: Arc<TestArchive>) {
+    let load = Load::start(&place).await;
+    for number in [1, 2, 3] {
+        load.go_on_without(number, ["pause", "resume"]).await;
+    }
+    load.end().await;
+}
+
+/// A server that reaches each node by a proxy.
+async fn behind_proxies(place: &TestArchive) -> (Vec<Proxy>, Opened) {
+    let config = impatient(place);
+    let EngineUrl::Cassandra(url) = &config.url else { panic!("{} has no nodes", config.url) };
+    let proxies = Proxy::of_nodes(url.nodes()).await.unwrap();
+    let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+    let text = url.to_string().replace(&url.nodes().join(","), &addresses.join(","));
+    let url = EngineUrl::Cassandra(text.parse().unwrap());
+    (proxies, open(Config { url, ..config }).await.unwrap())
+}
+
+/// One node is half a second away from one of the servers.
+async fn a_node_that_is_slow(place: Arc<TestArchive>) {
+    let cluster = Cluster::take().await;
+    let (proxies, server) = behind_proxies(&place).await;
+    let load = Load::on([server, open(impatient(&place)).await.unwrap()], cluster).await;
+    let slow = &proxies[1];
+    let before = slow.passed(Direction::ToClient);
+    for direction in BOTH {
+        slow.delay(direction, Duration::from_millis(250));
+    }
+    load.goes_on("while a node is slow").await;
+    assert!(slow.passed(Direction::ToClient) > before, "the server uses the slow node");
+    slow.heal();
+    load.goes_on("after it was slow").await;
+    load.end().await;
+}
+
+async fn a_node_that_is_replaced_by_an_empty_one(place: Arc<TestArchive>) {
+    let load = Load::start(&place).await;
+    load.node("replace", 2).await;
+    load.goes_on("with an empty node 2").await;
+    load.node("repair", 2).await;
+    load.node("repair-paxos", 2).await;
+    // Without node 3 the new one is needed for every answer.
+    load.go_on_without(3, ["kill", "start"]).await;
+    load.end().await;
+}
+
+/// As after a power cut: what a node has not synced is gone, also what it has acknowledged. The two others have it.
+async fn a_node_that_lost_the_end_of_its_commit_log(place: Arc<TestArchive>) {
+    let load = Load::start(&place).await;
+    let lost = load.cluster.lose_log_end(2).await.unwrap();
+    eprintln!("{lost} bytes of the commit log of node 2 are lost");
+    load.goes_on("without node 2").await;
+    load.node("start", 2).await;
+    load.goes_on("with node 2, which has forgotten something").await;
+    load.end().await;
+}
