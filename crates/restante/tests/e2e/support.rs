@@ -2,9 +2,10 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::Mutex,
     thread,
     time::Duration,
 };
@@ -278,10 +279,17 @@ fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// An address that is free until a server takes it: below the ports that the system gives to connections, and those of the engines.
+/// An address that is given only once: below the ports that the system gives to connections, and those of the engines. A UDP socket on the
+/// same port keeps it from all others until the process ends, as no server may listen there yet, or between two runs of it.
 pub(crate) fn free_address() -> SocketAddr {
+    static KEPT: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     let mut ports = std::iter::repeat_with(|| rand::random_range(10_000..20_000));
-    let free = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok());
+    let free = ports.find_map(|port| {
+        let kept = UdpSocket::bind(("127.0.0.1", port)).ok()?;
+        let address = TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().ok()?;
+        KEPT.lock().unwrap().push(kept);
+        Some(address)
+    });
     free.expect("ports don't end")
 }
 
