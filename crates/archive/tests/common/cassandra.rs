@@ -11,11 +11,9 @@ use restante_archive::CassandraUrl;
 use scylla::client::{session::Session, session_builder::SessionBuilder};
 use tokio::runtime::Runtime;
 
-/// The variables that `dev/services` sets for one node...
+/// The variables that `dev/services` sets: the hosts of one node or of three, and their port.
 pub const HOST: &str = "RESTANTE_CASSANDRA_HOST";
 const PORT: &str = "RESTANTE_CASSANDRA_PORT";
-/// ...and for three, which are used when there is no single one.
-const THREE_NODES: &str = "RESTANTE_CASSANDRA3_URL";
 
 /// Keyspaces that no test uses now, with empty tables.
 static FREE: Mutex<Vec<CassandraUrl>> = Mutex::new(Vec::new());
@@ -24,10 +22,9 @@ static ADMIN: OnceLock<(Runtime, Session)> = OnceLock::new();
 /// The nodes, each a host with its port, divided by commas.
 pub fn nodes() -> Option<String> {
     let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
-    match set(HOST) {
-        Some(host) => Some(format!("{host}:{}", set(PORT).unwrap_or_else(|| "9042".to_owned()))),
-        None => set(THREE_NODES)?.strip_prefix("cassandra://").map(str::to_owned),
-    }
+    let (hosts, port) = (set(HOST)?, set(PORT).unwrap_or_else(|| "9042".to_owned()));
+    let nodes: Vec<String> = hosts.split(',').map(|host| format!("{host}:{port}")).collect();
+    Some(nodes.join(","))
 }
 
 /// A keyspace for one test: one that another has used, or one that isn't there yet.

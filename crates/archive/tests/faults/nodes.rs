@@ -16,7 +16,9 @@ use restante_fault_proxy::{Cluster, Direction, Proxy};
 use tokio::task::JoinHandle;
 
 use super::{
-    BOTH, Run, TestArchive, append_in_the_end, batch, impatient, query_in_the_end, rows, sorted, walk,
+    BOTH, Run, TestArchive, append_in_the_end, batch,
+    common::cassandra::{connect, execute},
+    impatient, query_in_the_end, rows, sorted, walk,
 };
 
 /// How many batches each server has to store, and find, before a test goes on.
@@ -103,9 +105,18 @@ struct Load {
     cluster: Cluster,
 }
 
+/// Waits for the cluster. Drops a keyspace that an earlier test has used: what a node has missed then may still be sent to it, also after the
+/// tables were emptied.
+async fn take(place: &TestArchive) -> Cluster {
+    let cluster = Cluster::take().await;
+    let EngineUrl::Cassandra(url) = &place.config.url else { panic!("{} has no nodes", place.config.url) };
+    execute(&connect().await, &format!("DROP KEYSPACE IF EXISTS {}", url.keyspace())).await;
+    cluster
+}
+
 impl Load {
     async fn start(place: &TestArchive) -> Self {
-        let cluster = Cluster::take().await;
+        let cluster = take(place).await;
         let servers = [open(impatient(place)).await.unwrap(), open(impatient(place)).await.unwrap()];
         Self::on(servers, cluster).await
     }
@@ -195,7 +206,7 @@ async fn behind_proxies(place: &TestArchive) -> (Vec<Proxy>, Opened) {
 
 /// One node is half a second away from one of the servers.
 async fn a_node_that_is_slow(place: Arc<TestArchive>) {
-    let cluster = Cluster::take().await;
+    let cluster = take(&place).await;
     let (proxies, server) = behind_proxies(&place).await;
     let load = Load::on([server, open(impatient(&place)).await.unwrap()], cluster).await;
     let slow = &proxies[1];
