@@ -130,21 +130,6 @@ impl Proxy {
         Self::at((Ipv4Addr::LOCALHOST, 0).into(), server).await
     }
 
-    /// A proxy in front of each node of a cluster, on the address of the node. They have the same port: clients of Cassandra take that of
-    /// the first node for all.
-    ///
-    /// # Errors
-    /// A node is not `ip:port`, or something else listens on that port of its address.
-    pub async fn of_nodes(nodes: &[String]) -> io::Result<Vec<Self>> {
-        let mut proxies: Vec<Self> = Vec::new();
-        for node in nodes {
-            let node_address: SocketAddr = node.parse().map_err(io::Error::other)?;
-            let port = proxies.first().map_or(0, |first| first.address().port());
-            proxies.push(Self::at(SocketAddr::new(node_address.ip(), port), node.clone()).await?);
-        }
-        Ok(proxies)
-    }
-
     /// The same at an address that the caller chooses.
     ///
     /// # Errors
@@ -163,6 +148,21 @@ impl Proxy {
         });
         let accepting = Mutex::new(Some(tokio::spawn(accept(listener, shared.clone()))));
         Ok(Self { shared, address, accepting })
+    }
+
+    /// A proxy in front of each node of a cluster, on the address of the node. They have the same port: clients of Cassandra take that of
+    /// the first node for all.
+    ///
+    /// # Errors
+    /// A node is not `ip:port`, or something else listens on that port of its address.
+    pub async fn of_nodes(nodes: &[String]) -> io::Result<Vec<Self>> {
+        let mut proxies: Vec<Self> = Vec::new();
+        for node in nodes {
+            let node_address: SocketAddr = node.parse().map_err(io::Error::other)?;
+            let port = proxies.first().map_or(0, |first| first.address().port());
+            proxies.push(Self::at(SocketAddr::new(node_address.ip(), port), node.clone()).await?);
+        }
+        Ok(proxies)
     }
 
     /// Where clients connect to.
