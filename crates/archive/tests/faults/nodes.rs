@@ -12,11 +12,11 @@ use std::{
 use parking_lot::Mutex;
 use restante_archive::{Archive, Config, EngineUrl, Opened, Query, open};
 use restante_core::ErrorKind;
-use restante_fault_proxy::{Cluster, Direction, Proxy};
+use restante_fault_proxy::{Cluster, Proxy};
 use tokio::task::JoinHandle;
 
 use super::{
-    BOTH, Run, TestArchive, append_in_the_end, batch,
+    Run, TestArchive, append_in_the_end, batch,
     common::cassandra::{connect, execute},
     impatient, query_in_the_end, rows, sorted, walk,
 };
@@ -133,10 +133,6 @@ impl Load {
         load
     }
 
-    async fn node(&self, action: &'static str, number: u8) {
-        self.cluster.node(action, number).await.unwrap();
-    }
-
     /// What each server stores, the other one finds.
     async fn goes_on(&self, when: &str) {
         let [one, other] = &self.servers;
@@ -150,12 +146,9 @@ impl Load {
         eprintln!("{when}: {} batches are acknowledged", self.history.acknowledged.lock().len());
     }
 
-    /// Takes a node away and brings it back; clients go on without it, and with it.
-    async fn go_on_without(&self, number: u8, [away, back]: [&'static str; 2]) {
-        for action in [away, back] {
-            self.node(action, number).await;
-            self.goes_on(&format!("after {action} of node {number}")).await;
-        }
+    /// Sees that clients go on, at a named moment.
+    fn clients(&self) -> impl AsyncFn(&str) {
+        async |when| self.goes_on(when).await
     }
 
     /// Stops all clients. Everything they appended is there, once.
@@ -181,15 +174,13 @@ impl Load {
 
 async fn a_node_that_is_killed_and_comes_back(place: Arc<TestArchive>) {
     let load = Load::start(&place).await;
-    load.go_on_without(2, ["kill", "start"]).await;
+    load.cluster.kill_one(&load.clients()).await.unwrap();
     load.end().await;
 }
 
 async fn a_node_that_hangs(place: Arc<TestArchive>) {
     let load = Load::start(&place).await;
-    for number in [1, 2, 3] {
-        load.go_on_without(number, ["pause", "resume"]).await;
-    }
+    load.cluster.pause_each(&load.clients()).await.unwrap();
     load.end().await;
 }
 
@@ -209,36 +200,18 @@ async fn a_node_that_is_slow(place: Arc<TestArchive>) {
     let cluster = take(&place).await;
     let (proxies, server) = behind_proxies(&place).await;
     let load = Load::on([server, open(impatient(&place)).await.unwrap()], cluster).await;
-    let slow = &proxies[1];
-    let before = slow.passed(Direction::ToClient);
-    for direction in BOTH {
-        slow.delay(direction, Duration::from_millis(250));
-    }
-    load.goes_on("while a node is slow").await;
-    assert!(slow.passed(Direction::ToClient) > before, "the server uses the slow node");
-    slow.heal();
-    load.goes_on("after it was slow").await;
+    load.cluster.slow_down(&proxies[1], &load.clients()).await.unwrap();
     load.end().await;
 }
 
 async fn a_node_that_is_replaced_by_an_empty_one(place: Arc<TestArchive>) {
     let load = Load::start(&place).await;
-    load.node("replace", 2).await;
-    load.goes_on("with an empty node 2").await;
-    load.node("repair", 2).await;
-    load.node("repair-paxos", 2).await;
-    // Without node 3 the new one is needed for every answer.
-    load.go_on_without(3, ["kill", "start"]).await;
+    load.cluster.replace_one(&load.clients()).await.unwrap();
     load.end().await;
 }
 
-/// As after a power cut: what a node has not synced is gone, also what it has acknowledged. The two others have it.
 async fn a_node_that_lost_the_end_of_its_commit_log(place: Arc<TestArchive>) {
     let load = Load::start(&place).await;
-    let lost = load.cluster.lose_log_end(2).await.unwrap();
-    eprintln!("{lost} bytes of the commit log of node 2 are lost");
-    load.goes_on("without node 2").await;
-    load.node("start", 2).await;
-    load.goes_on("with node 2, which has forgotten something").await;
+    load.cluster.lose_what_one_has_not_synced(&load.clients()).await.unwrap();
     load.end().await;
 }

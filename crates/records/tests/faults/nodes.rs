@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use restante_fault_proxy::{Cluster, Direction, Proxy};
+use restante_fault_proxy::{Cluster, Proxy};
 use restante_records::{Config, EngineUrl, Opened, open};
 use tokio::task::JoinHandle;
 
-use super::{A, B, BOTH, History, Run, TestStore, beside, commit_in_the_end, impatient, read, write};
+use super::{A, B, History, Run, TestStore, beside, commit_in_the_end, impatient, read, write};
 
 /// How often each server has to commit to each account before a test goes on.
 const ROUNDS: usize = 3;
@@ -67,10 +67,6 @@ impl Load {
         load
     }
 
-    async fn node(&self, action: &'static str, number: u8) {
-        self.cluster.node(action, number).await.unwrap();
-    }
-
     /// Each server commits to each account.
     async fn goes_on(&self, when: &str) {
         for _ in 0..ROUNDS {
@@ -83,12 +79,9 @@ impl Load {
         eprintln!("{when}: {} commits are acknowledged", self.history.acknowledged());
     }
 
-    /// Takes a node away and brings it back; clients go on without it, and with it.
-    async fn go_on_without(&self, number: u8, [away, back]: [&'static str; 2]) {
-        for action in [away, back] {
-            self.node(action, number).await;
-            self.goes_on(&format!("after {action} of node {number}")).await;
-        }
+    /// Sees that clients go on, at a named moment.
+    fn clients(&self) -> impl AsyncFn(&str) {
+        async |when| self.goes_on(when).await
     }
 
     /// Stops all clients; compares what they saw with what is there.
@@ -112,15 +105,13 @@ impl Load {
 
 async fn a_node_that_is_killed_and_comes_back(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
-    load.go_on_without(2, ["kill", "start"]).await;
+    load.cluster.kill_one(&load.clients()).await.unwrap();
     load.end().await;
 }
 
 async fn a_node_that_hangs(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
-    for number in [1, 2, 3] {
-        load.go_on_without(number, ["pause", "resume"]).await;
-    }
+    load.cluster.pause_each(&load.clients()).await.unwrap();
     load.end().await;
 }
 
@@ -140,36 +131,18 @@ async fn a_node_that_is_slow(place: Arc<TestStore>) {
     let cluster = Cluster::take().await;
     let (proxies, server) = behind_proxies(&place).await;
     let load = Load::on(vec![server, beside(&place).await], cluster).await;
-    let slow = &proxies[1];
-    let before = slow.passed(Direction::ToClient);
-    for direction in BOTH {
-        slow.delay(direction, Duration::from_millis(250));
-    }
-    load.goes_on("while a node is slow").await;
-    assert!(slow.passed(Direction::ToClient) > before, "the server uses the slow node");
-    slow.heal();
-    load.goes_on("after it was slow").await;
+    load.cluster.slow_down(&proxies[1], &load.clients()).await.unwrap();
     load.end().await;
 }
 
 async fn a_node_that_is_replaced_by_an_empty_one(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
-    load.node("replace", 2).await;
-    load.goes_on("with an empty node 2").await;
-    load.node("repair", 2).await;
-    load.node("repair-paxos", 2).await;
-    // Without node 3 the new one is needed for every answer.
-    load.go_on_without(3, ["kill", "start"]).await;
+    load.cluster.replace_one(&load.clients()).await.unwrap();
     load.end().await;
 }
 
-/// As after a power cut: what a node has not synced is gone, also what it has acknowledged. The two others have it.
 async fn a_node_that_lost_the_end_of_its_commit_log(place: Arc<TestStore>) {
     let load = Load::start(&place).await;
-    let lost = load.cluster.lose_log_end(2).await.unwrap();
-    eprintln!("{lost} bytes of the commit log of node 2 are lost");
-    load.goes_on("without node 2").await;
-    load.node("start", 2).await;
-    load.goes_on("with node 2, which has forgotten something").await;
+    load.cluster.lose_what_one_has_not_synced(&load.clients()).await.unwrap();
     load.end().await;
 }
