@@ -1,5 +1,6 @@
 use std::{num::NonZero, path::PathBuf, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::{Clock, SystemClock, TopicBits, nonzero};
 use serde::{Deserialize, Serialize};
 
@@ -230,11 +231,15 @@ pub struct Opened {
 /// # Errors
 /// `Conflict` when another process has it open for writing, `Corrupt` when its format is not understood, `Unavailable`
 /// when the disk fails or the database can't be reached, `Invalid` when this build is without the engine.
-pub async fn open(config: Config) -> Result<Opened, Error> {
+pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(open_all(config))
+}
+
+async fn open_all(config: Config) -> Result<Opened, Error> {
     let has_spool = config.spool.is_some() && !config.read_only;
     let of_engine = Config { is_lazy: config.is_lazy || has_spool, ..config.clone() };
-    // Boxed, so that the futures of callers stay small whatever the engines need.
-    let first = Box::pin(open_engine(of_engine)).await?;
+    let first = open_engine(of_engine).await?;
     let second = match &config.tandem {
         Some(tandem) if !config.read_only => Some(open_second(tandem, &config).await?),
         _ => None,
@@ -246,7 +251,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
     let config =
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
-    let opened = Box::pin(open_engine(config)).await;
+    let opened = open_engine(config).await;
     opened.map_err(|error| {
         error.context(format_args!("can't open the second archive of the tandem, {}", tandem.url))
     })
@@ -257,7 +262,15 @@ async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, E
 ///
 /// # Errors
 /// `Conflict` when another process uses the folder of the spool, and those of a disk that fails.
-pub async fn open_over(first: Opened, second: Option<Opened>, config: &Config) -> Result<Opened, Error> {
+pub fn open_over(
+    first: Opened,
+    second: Option<Opened>,
+    config: &Config,
+) -> BoxFuture<'_, Result<Opened, Error>> {
+    Box::pin(surround(first, second, config))
+}
+
+async fn surround(first: Opened, second: Option<Opened>, config: &Config) -> Result<Opened, Error> {
     let mut opened = first;
     if !config.read_only {
         if let Some(spool) = &config.spool {

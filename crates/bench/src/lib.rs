@@ -42,6 +42,8 @@ mod together;
 mod upkeep;
 mod waku_store;
 
+use futures_util::future::LocalBoxFuture;
+
 pub use args::{CommonArgs, EngineChoice, FreshEngine, OutputArgs, ParseSizesError, Sizes};
 pub use directory::DirectoryArgs;
 pub use engines::EnginesArgs;
@@ -191,7 +193,12 @@ pub enum BenchCommand {
 ///
 /// # Errors
 /// When an engine fails or answers wrongly, a file can't be written, or the bench was interrupted.
-pub async fn run(command: BenchCommand) -> anyhow::Result<()> {
+pub fn run(command: BenchCommand) -> LocalBoxFuture<'static, anyhow::Result<()>> {
+    // Boxed here, so that this crate compiles the benches, and not the program as well.
+    Box::pin(run_or_interrupt(command))
+}
+
+async fn run_or_interrupt(command: BenchCommand) -> anyhow::Result<()> {
     if let BenchCommand::Engines(args) = &command {
         return engines::run(args).await; // an engine elsewhere keeps what nobody removes
     }

@@ -1,5 +1,6 @@
 use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::{Clock, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
@@ -176,13 +177,18 @@ pub struct Opened {
 /// # Errors
 /// `Conflict` when another process has it open (not with the engine `s3`), `Corrupt` when its format is not understood,
 /// `Invalid` when its settings can't be used, `Unavailable` when a storage is out of reach, those of the disk.
-pub async fn open(config: Config) -> Result<Opened, Error> {
+pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(open_observed(config))
+}
+
+async fn open_observed(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
     let opened = match config.url.clone() {
         EngineUrl::Memory => memory::open(&config),
         EngineUrl::Files(folder) => files::open(&folder, config).await?,
         #[cfg(feature = "s3")]
-        EngineUrl::S3(url) => Box::pin(crate::s3::open(&url, config)).await?,
+        EngineUrl::S3(url) => crate::s3::open(&url, config).await?,
         #[cfg(not(feature = "s3"))]
         EngineUrl::S3(_) => {
             return Err(Error::invalid("this build is without the engine s3: build with the feature `s3`"));

@@ -1,5 +1,6 @@
 //! What operators do, as values: the command line makes them, and a running server gets them over HTTP.
 
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -122,7 +123,16 @@ impl Directory {
     ///
     /// # Errors
     /// `NotFound`, `Conflict` and `Invalid` for what can't be done, with what to do; those of the records.
-    pub async fn operate(&self, actor: &Actor, operation: Operation) -> Result<Answer, Error> {
+    pub fn operate<'o>(
+        &'o self,
+        actor: &'o Actor,
+        operation: Operation,
+    ) -> BoxFuture<'o, Result<Answer, Error>> {
+        // Boxed here, so that this crate compiles all operations, and not each crate that has one made.
+        Box::pin(self.operate_as(actor, operation))
+    }
+
+    async fn operate_as(&self, actor: &Actor, operation: Operation) -> Result<Answer, Error> {
         match operation {
             Operation::AddAccount { address, password, role, quota_bytes } => {
                 let (password, generated) = password.map(NewPassword::draw).transpose()?.unzip();

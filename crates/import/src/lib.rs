@@ -31,6 +31,8 @@ pub use location::{Location, Owner};
 pub use restante_core::Error;
 pub use source::{Batch, Extent, Source};
 
+use futures_util::future::BoxFuture;
+
 /// The pubsub topic of messages from before there were pubsub topics: the default one of `23/WAKU2-TOPICS`.
 pub const DEFAULT_PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
 
@@ -56,7 +58,16 @@ impl Default for Options {
 /// # Errors
 /// `Invalid` when there is no such archive, `Unavailable` when it can't be read, `Corrupt` when it is damaged
 /// as a whole. [`Batch::refused`] reports damage to single messages.
-pub async fn open(location: Location, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
+pub fn open(
+    location: Location,
+    owner: Option<Owner>,
+    options: Options,
+) -> BoxFuture<'static, Result<Source, Error>> {
+    // Boxed here, so that this crate compiles what the sources need, and not each crate that opens one.
+    Box::pin(open_source(location, owner, options))
+}
+
+async fn open_source(location: Location, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
     match location {
         Location::Sqlite(file) => {
             only(Owner::Nwaku, owner, "an SQLite file")?;

@@ -1,5 +1,6 @@
 use std::{fmt, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
@@ -167,7 +168,12 @@ pub struct OpenedAnnouncements {
 /// # Errors
 /// `Invalid`: a setting can't be used, or the engine deals out no work. A broker that is not reached is no error: it is tried again, and
 /// [`Upkeep::health`] reports it.
-pub async fn open_work(config: Config) -> Result<OpenedWork, Error> {
+pub fn open_work(config: Config) -> BoxFuture<'static, Result<OpenedWork, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(open_work_engine(config))
+}
+
+async fn open_work_engine(config: Config) -> Result<OpenedWork, Error> {
     check(&config)?;
     match &config.url {
         EngineUrl::Local => local::local_work(1, config.shared.prefetch.get().into())
@@ -187,7 +193,11 @@ pub async fn open_work(config: Config) -> Result<OpenedWork, Error> {
 ///
 /// # Errors
 /// `Invalid`: a setting can't be used. A server that is not reached is no error, as with [`open_work`].
-pub async fn open_announcements(config: Config) -> Result<OpenedAnnouncements, Error> {
+pub fn open_announcements(config: Config) -> BoxFuture<'static, Result<OpenedAnnouncements, Error>> {
+    Box::pin(open_announcements_engine(config))
+}
+
+async fn open_announcements_engine(config: Config) -> Result<OpenedAnnouncements, Error> {
     check(&config)?;
     match &config.url {
         EngineUrl::Local => local::local_announcements(1)

@@ -1,5 +1,6 @@
 use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::{Clock, Identity, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
@@ -207,10 +208,13 @@ pub struct Opened {
 /// `Conflict` when another process has it open, with the engines `postgres` and `cassandra` only when that process has it open with other
 /// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
 /// when its schema can't become the one that is asked for, those of a disk that fails.
-pub async fn open(config: Config) -> Result<Opened, Error> {
-    let metrics = config.metrics.clone();
-    let opened = Box::pin(open_for(config, Purpose::Serve)).await?.opened;
-    Ok(observe(opened, metrics))
+pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(async {
+        let metrics = config.metrics.clone();
+        let opened = open_for(config, Purpose::Serve).await?.opened;
+        Ok(observe(opened, metrics))
+    })
 }
 
 /// Opens a store to copy it, to copy another one into it, or to compare it: no server may have it open, and none can open it
@@ -218,8 +222,8 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
 ///
 /// # Errors
 /// Those of [`open`]; `Conflict` also when a server has the store open.
-pub async fn open_moving(config: Config) -> Result<Moving, Error> {
-    Box::pin(open_for(config, Purpose::Move)).await
+pub fn open_moving(config: Config) -> BoxFuture<'static, Result<Moving, Error>> {
+    Box::pin(open_for(config, Purpose::Move))
 }
 
 /// What a store is opened for.

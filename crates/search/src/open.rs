@@ -1,5 +1,6 @@
 use std::{fmt, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
@@ -186,7 +187,12 @@ pub struct Opened {
 /// # Errors
 /// `NotFound` when there is none and [`Config::must_exist`]; `Invalid` when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index
 /// open, or when something else has the name that the index needs; those of the disk.
-pub async fn open(config: Config) -> Result<Opened, Error> {
+pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(open_observed(config))
+}
+
+async fn open_observed(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
     if let (EngineUrl::Tantivy(folder), true) = (&config.url, config.must_exist)
         && !folder.join("index").exists()
@@ -197,7 +203,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
         EngineUrl::Memory => memory::open(),
         EngineUrl::Tantivy(folder) => tantivy::open(folder, config).await?,
         #[cfg(feature = "opensearch")]
-        EngineUrl::Opensearch(url) => Box::pin(crate::opensearch::open(&url, config)).await?,
+        EngineUrl::Opensearch(url) => crate::opensearch::open(&url, config).await?,
         #[cfg(not(feature = "opensearch"))]
         EngineUrl::Opensearch(_) => {
             return Err(Error::invalid(

@@ -1,5 +1,6 @@
 use std::{fmt, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use restante_core::{Clock, SystemClock, nonzero};
 use serde::{Deserialize, Serialize};
 
@@ -177,7 +178,12 @@ pub struct Opened {
 /// # Errors
 /// `Invalid`: a setting can't be used. An unreachable Redis is no error: the table begins with this node alone, and
 /// [`Nodes::health`] reports it.
-pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
+pub fn open(config: Config, owner: Arc<dyn Owner>) -> BoxFuture<'static, Result<Opened, Error>> {
+    // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
+    Box::pin(open_engine(config, owner))
+}
+
+async fn open_engine(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
     match &config.url {
         EngineUrl::Memory => Ok(memory::open(&config, owner)),
         #[cfg(feature = "redis")]

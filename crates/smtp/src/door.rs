@@ -13,6 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use restante_checks::SenderChecks;
@@ -126,7 +127,16 @@ impl SmtpDoor {
     ///
     /// # Errors
     /// `Invalid` when the settings can't work; `Unavailable` or `Conflict` when an address can't be listened on.
-    pub async fn start(parts: Parts, config: SmtpConfig, lmtp: LmtpConfig) -> Result<Self, Error> {
+    pub fn start(
+        parts: Parts,
+        config: SmtpConfig,
+        lmtp: LmtpConfig,
+    ) -> BoxFuture<'static, Result<Self, Error>> {
+        // Boxed here, so that this crate compiles the connections, and not each crate that starts a door.
+        Box::pin(Self::listening(parts, config, lmtp))
+    }
+
+    async fn listening(parts: Parts, config: SmtpConfig, lmtp: LmtpConfig) -> Result<Self, Error> {
         if let Some((setting, advice)) = config.problem() {
             return Err(Error::invalid(format!("the setting smtp.{setting} can't be used: {advice}")));
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use libp2p::PeerId;
 use restante_archive::Archive;
 use restante_core::Clock;
@@ -88,7 +89,19 @@ impl Waku {
     ///
     /// # Errors
     /// When a setting can't be used, or an address can't be listened on.
-    pub async fn start(
+    pub fn start(
+        config: WakuConfig,
+        archive: Arc<dyn Archive>,
+        clock: Arc<dyn Clock>,
+        live: Live,
+        listeners: Vec<Arc<dyn Listener>>,
+        metrics: &WakuMetrics,
+    ) -> BoxFuture<'_, Result<Self, NodeError>> {
+        // Boxed here, so that this crate compiles the node, and not each crate that starts a door.
+        Box::pin(Self::started(config, archive, clock, live, listeners, metrics))
+    }
+
+    async fn started(
         config: WakuConfig,
         archive: Arc<dyn Archive>,
         clock: Arc<dyn Clock>,
