@@ -9,7 +9,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SERVER_FEATURES := waku,mail,sqlite,postgres,redis
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-cluster test-jmap test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-servers test-programs test-cluster test-jmap test-embedded power-cuts kills sim data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +22,8 @@ dist: toolchain ## Build the optimised binary that servers run (takes longer tha
 	@echo "$(TARGET_DIR)/release/restante"
 
 test: toolchain ## Run all tests, on the embedded engines, on one server of each other engine that is started for them, with foreign clients, and in a browser
-	dev/services/up --install-only $(TEST_SERVICES)
-	cargo test --workspace --locked --no-run
-	$(TEST_FILES) $(TEST_HEAPS) dev/services/with $(TEST_SERVICES) -- tests/run
+	$(MAKE) --no-print-directory --jobs=2 test-servers test-programs
+	$(TEST_FILES) $(TEST_JAVA) dev/services/with $(TEST_SERVICES) -- tests/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante $(MAKE) --no-print-directory --jobs=2 --output-sync interop console
 	@$(LOOM_SUM) | cmp -s - $(LOOM_PASSED) && echo "loom: these sources passed before; make loom runs them again" || $(MAKE) --no-print-directory loom
 
@@ -42,7 +41,7 @@ test-jmap: toolchain ## Run the tests of JMAP with records in PostgreSQL, then i
 	dev/services/up --install-only postgres cassandra s3 opensearch
 	cargo test --package restante-jmap --lib --locked --no-run
 	for records in $(or $(RECORDS),postgres cassandra); do \
-	RESTANTE_TEST_RECORDS=$$records RESTANTE_TEST_BLOBS=s3 RESTANTE_TEST_SEARCH=opensearch $(TEST_HEAPS) \
+	RESTANTE_TEST_RECORDS=$$records RESTANTE_TEST_BLOBS=s3 RESTANTE_TEST_SEARCH=opensearch $(TEST_JAVA) \
 	dev/services/with $$records s3 opensearch -- cargo test --package restante-jmap --lib --locked || exit 1; done
 
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
@@ -107,9 +106,17 @@ install: toolchain ## Install the optimised binary into cargo's bin folder
 MEMORY_FREE_KB := $(shell df --output=avail /dev/shm 2>/dev/null | tail -1)
 TEST_FILES := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ "$(or $(MEMORY_FREE_KB),0)" -gt 4000000 ] && echo TMPDIR=/dev/shm))
 
-# One server of each engine. The Java servers need less memory for tests than for benches.
+# One server of each engine. The Java servers need less memory for tests than for benches, and run for too short a time to be worth the
+# second of Java's two compilers, which took a tenth of the processor time of all tests.
 TEST_SERVICES := postgres redis s3 opensearch cassandra rabbitmq
-TEST_HEAPS := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m
+TEST_JAVA := RESTANTE_CASSANDRA_HEAP=512m RESTANTE_OPENSEARCH_HEAP=512m JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
+
+# The servers are downloaded while the tests are compiled.
+test-servers:
+	dev/services/up --install-only $(TEST_SERVICES)
+
+test-programs: toolchain
+	cargo test --workspace --locked --no-run
 
 CLUSTER_SERVICES := postgres redis cassandra3 s3 opensearch rabbitmq
 CLUSTER_TESTS := --workspace --test conformance --test model --test faults --test servers --test redis --test several --test broker --test s3 --test opensearch
