@@ -39,6 +39,9 @@ const ACCOUNTS: u32 = 3;
 const COMMITS: u64 = 96;
 /// How often the store is opened while they are made.
 const ROUNDS: u64 = 3;
+/// A change creates a record as often as it changes one of so many: then each account has some hundred. A training that begins late has
+/// only those bodies that are still there, and makes no dictionary of a handful.
+const NEW_WEIGHT: usize = 60;
 /// What was destroyed longer ago than so many commits of all accounts is forgotten.
 const KEPT_COMMITS: i64 = 40;
 const FOLLOWER: &str = "follower";
@@ -79,7 +82,7 @@ impl Author {
         let mut created = Vec::new();
         let mut changed = BTreeSet::new();
         for _ in 0..self.rng.random_range(1..20) {
-            let chosen = self.rng.random_range(0..self.live.len() + 12);
+            let chosen = self.rng.random_range(0..self.live.len() + NEW_WEIGHT);
             match self.live.get(chosen).copied() {
                 Some((_, id)) if !changed.insert(id) => {}
                 Some((kind, id)) if self.rng.random_bool(0.3) => {
