@@ -1,7 +1,9 @@
 //! Faults of single nodes of the Cassandra cluster that `dev/services` starts.
 
 use std::{
+    collections::BTreeMap,
     env,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -9,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
 
 use crate::{Direction, Proxy};
 
@@ -20,12 +23,17 @@ const SLOW: Duration = Duration::from_millis(500);
 const LOG_HEADER_BYTES_MAX: u64 = 4_096;
 
 /// A cluster of three survives one fault at a time.
-static CLUSTER: Mutex<()> = Mutex::const_new(());
+static CLUSTER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The Cassandra cluster of three nodes that `dev/services` starts, for one test at a time of this process.
+///
+/// When it is dropped, nodes that were taken away are brought back: a test that fails leaves the next one a whole cluster.
 #[derive(Debug)]
 pub struct Cluster {
     _only: MutexGuard<'static, ()>,
+    program: Option<OsString>,
+    /// The nodes that are away, and what brings each back.
+    away: Mutex<BTreeMap<u8, &'static str>>,
 }
 
 impl Cluster {
@@ -34,7 +42,11 @@ impl Cluster {
 
     /// Waits until no other test of this process has the cluster.
     pub async fn take() -> Self {
-        Self { _only: CLUSTER.lock().await }
+        Self::of(env::var_os(Self::VARIABLE)).await
+    }
+
+    async fn of(program: Option<OsString>) -> Self {
+        Self { _only: CLUSTER.lock().await, program, away: Mutex::default() }
     }
 
     /// Lets `dev/services/node` do something to a node, and waits until it is done. Returns what that prints.
@@ -42,16 +54,18 @@ impl Cluster {
     /// # Errors
     /// It failed, or no cluster runs.
     pub async fn node(&self, action: &'static str, number: u8) -> io::Result<String> {
-        blocking(move || {
-            let program = env::var(Self::VARIABLE).map_err(io::Error::other)?;
-            let output = Command::new(program).args([action, &number.to_string()]).output()?;
-            if !output.status.success() {
-                let why = String::from_utf8_lossy(&output.stderr);
-                return Err(io::Error::other(format!("node {number} can't {action}: {why}")));
-            }
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        })
-        .await
+        let program = self.program.clone();
+        let program = program.ok_or_else(|| io::Error::other(format!("{} is not set", Self::VARIABLE)))?;
+        match action {
+            "kill" | "stop" => self.away.lock().insert(number, "start"),
+            "pause" => self.away.lock().insert(number, "resume"),
+            _ => None,
+        };
+        let printed = blocking(move || run(&program, action, number)).await?;
+        if matches!(action, "start" | "resume" | "replace") {
+            self.away.lock().remove(&number);
+        }
+        Ok(printed)
     }
 
     /// Kills a node and starts it again. Here as in each fault below, `go_on` sees that clients go on, and is named the moment.
@@ -137,6 +151,27 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(program) = &self.program else { return };
+        for (number, action) in std::mem::take(self.away.get_mut()) {
+            if let Err(error) = run(program, action, number) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}
+
+/// Does something to a node, and returns what that prints.
+fn run(program: &OsStr, action: &str, number: u8) -> io::Result<String> {
+    let output = Command::new(program).args([action, &number.to_string()]).output()?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("node {number} can't {action}: {why}")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
@@ -164,4 +199,32 @@ fn cut_newest_log(folder: &Path) -> io::Result<()> {
         fs::remove_file(&path)?;
     }
     Err(io::Error::other(format!("{} has nothing that could be lost", folder.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that writes down what it is to do.
+    fn recorder(folder: &Path) -> io::Result<OsString> {
+        let program = folder.join("node");
+        fs::write(&program, "#!/bin/sh\necho $* >>\"$(dirname \"$0\")/done\"\n")?;
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o700))?;
+        Ok(program.into())
+    }
+
+    #[tokio::test]
+    async fn a_test_that_ends_early_leaves_a_whole_cluster() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let cluster = Cluster::of(Some(recorder(folder.path())?)).await;
+        for (action, number) in [("kill", 1), ("start", 1), ("pause", 3), ("kill", 2)] {
+            cluster.node(action, number).await?;
+        }
+        drop(cluster);
+        let done = fs::read_to_string(folder.path().join("done"))?;
+        assert_eq!(done, "kill 1\nstart 1\npause 3\nkill 2\nstart 2\nresume 3\n");
+        Ok(())
+    }
 }
