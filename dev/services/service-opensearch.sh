@@ -4,6 +4,7 @@
 # Ports: HTTP, transport.
 # shellcheck shell=bash
 : "${RESTANTE_OPENSEARCH_HEAP:=1024m}"
+: "${RESTANTE_OPENSEARCH_JAVA_OPTIONS:=}"
 OPENSEARCH_VERSION=$(sed -n 's/.*<opensearch>\(.*\)<.*/\1/p' "$HERE/opensearch/pom.xml")
 
 opensearch_install() {
@@ -72,7 +73,9 @@ rootLogger.appenderRef.out.ref = out
 CONF
   ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
   export OPENSEARCH_PATH_CONF=$run/config
-  spawn opensearch "${PLAIN[@]}" "$RESTANTE_SERVICES_JAVA" -Xms"$RESTANTE_OPENSEARCH_HEAP" -Xmx"$RESTANTE_OPENSEARCH_HEAP" \
+  local options
+  read -ra options <<<"$RESTANTE_OPENSEARCH_JAVA_OPTIONS"
+  spawn opensearch "${PLAIN[@]}" "$RESTANTE_SERVICES_JAVA" -Xms"$RESTANTE_OPENSEARCH_HEAP" -Xmx"$RESTANTE_OPENSEARCH_HEAP" "${options[@]}" \
     -XX:+UseG1GC -XX:+ExitOnOutOfMemoryError -XX:+PerfDisableSharedMem -XX:ErrorFile="$run/hs_err.log" \
     -XX:HeapDumpPath="$run" -Djava.io.tmpdir="$run/tmp" -Dfile.encoding=UTF-8 -Djna.nosys=true \
     -Djava.locale.providers=SPI,COMPAT -Dopensearch.networkaddress.cache.ttl=60 \
