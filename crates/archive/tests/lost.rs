@@ -294,10 +294,11 @@ async fn retention_removes_what_was_set_aside() {
     fs::remove_file(archive.file(1, "log")).unwrap();
     cut(&archive.file(2, "idx"), 100);
     let opened = archive.open().await;
-    let aside = || archive.names().into_iter().filter(|name| name.contains(".damaged-")).collect::<Vec<_>>();
-    assert_eq!(aside(), ["00000001.idx.damaged-1", "00000002.idx.damaged-1"]);
+    let damaged_files =
+        || archive.names().into_iter().filter(|name| name.contains(".damaged-")).collect::<Vec<_>>();
+    assert_eq!(damaged_files(), ["00000001.idx.damaged-1", "00000002.idx.damaged-1"]);
     opened.upkeep.prune(&"time:1".parse().unwrap(), Timestamp(at(3, 0))).await.unwrap();
-    assert_eq!(aside(), Vec::<String>::new());
+    assert_eq!(damaged_files(), Vec::<String>::new());
     assert_eq!(
         opened.upkeep.health().damage,
         Some("damaged indexes made anew since the start: 1; see 'restante archive check'".into())

@@ -57,7 +57,7 @@ impl Cluster {
         let program = self.program.clone();
         let program = program.ok_or_else(|| io::Error::other(format!("{} is not set", Self::VARIABLE)))?;
         match action {
-            "kill" | "stop" => self.away.lock().insert(number, "start"),
+            "kill" | "stop" | "replace" => self.away.lock().insert(number, "start"),
             "pause" => self.away.lock().insert(number, "resume"),
             _ => None,
         };
