@@ -3,10 +3,17 @@
 //! A commit replaces `meta.json`. Tantivy's own directory renames the new one to its place and then removes the files of segments that
 //! it does not name, without syncing the folder in between: after a power cut the old one may be back, without its segments.
 //!
+//! Tantivy also keeps a list of the files that it has created, to remove those that no commit names any more, and replaces it
+//! before it creates each file. This directory lists the folder instead: nothing is synced for it, and no file is missed.
+//!
 //! A merge can't be stopped, and outlives the writer that began it. Once its directory is closed it changes nothing any more: another
 //! writer may have the folder open.
 
-use std::{fmt, io, path::Path, sync::Arc};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use ::tantivy::{
     Directory, TantivyError,
@@ -18,19 +25,28 @@ use ::tantivy::{
 use parking_lot::{RwLock, RwLockReadGuard};
 use restante_disk::{Disk, Folder};
 
-use super::files::META_FILE;
+/// The list that Tantivy keeps.
+const LIST_FILE: &str = ".managed.json";
+/// What the name of a new file ends with until it has the place of the old one.
+const NEW_ENDING: &str = ".new";
 
 /// A folder of mapped files.
 #[derive(Clone)]
 pub(super) struct DurableDirectory {
     mapped: MmapDirectory,
+    path: PathBuf,
     folder: Folder,
     is_closed: Arc<RwLock<bool>>,
 }
 
 impl DurableDirectory {
     pub(super) fn open(path: &Path) -> Result<Self, OpenDirectoryError> {
-        Ok(Self { mapped: MmapDirectory::open(path)?, folder: Folder::new(path), is_closed: Arc::default() })
+        Ok(Self {
+            mapped: MmapDirectory::open(path)?,
+            path: path.to_owned(),
+            folder: Folder::new(path),
+            is_closed: Arc::default(),
+        })
     }
 
     /// From now on no file is created, replaced or removed by this directory and its clones. Waits for what is under way.
@@ -48,14 +64,25 @@ impl DurableDirectory {
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let new = format!("{name}.new");
+        let new = format!("{name}{NEW_ENDING}");
         let file = self.folder.open_or_create(&new)?;
         file.set_len(0)?;
         file.write_at(bytes, 0)?;
         file.sync()?;
         self.folder.rename(&new, name)?;
-        // The other file is a note of what may be removed: an older one names fewer files.
-        if name == META_FILE { self.folder.sync_folder("") } else { Ok(()) }
+        self.folder.sync_folder("")
+    }
+
+    /// The names of Tantivy's files, as JSON. Names of its locks begin with a dot.
+    fn list(&self) -> io::Result<Vec<u8>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name().into_string().map_err(|_| io::ErrorKind::InvalidFilename)?;
+            if !name.starts_with('.') && !name.ends_with(NEW_ENDING) {
+                names.push(name);
+            }
+        }
+        Ok(serde_json::to_vec(&names)?)
     }
 }
 
@@ -88,13 +115,16 @@ impl Directory for DurableDirectory {
     }
 
     fn atomic_read(&self, path: &Path) -> Result<Vec<u8>, OpenReadError> {
-        self.mapped.atomic_read(path)
+        match path == Path::new(LIST_FILE) {
+            true => self.list().map_err(|error| OpenReadError::wrap_io_error(error, path.to_owned())),
+            false => self.mapped.atomic_read(path),
+        }
     }
 
     fn atomic_write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let name = path.to_str().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
         let _changing = self.changing()?;
-        self.replace(name, bytes)
+        if name == LIST_FILE { Ok(()) } else { self.replace(name, bytes) }
     }
 
     fn sync_directory(&self) -> io::Result<()> {
@@ -139,5 +169,20 @@ mod tests {
         assert_eq!(merge.atomic_read(Path::new("list")).unwrap(), b"new");
         new.delete(Path::new("begun")).unwrap();
         assert!(!new.exists(Path::new("another")).unwrap());
+    }
+
+    #[test]
+    fn the_list_of_files_is_that_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = DurableDirectory::open(folder.path()).unwrap();
+        for name in ["segment.idx", "meta.json", "meta.json.new", ".lock", LIST_FILE] {
+            std::fs::write(folder.path().join(name), b"old").unwrap();
+        }
+        let list = Path::new(LIST_FILE);
+        directory.atomic_write(list, b"[\"another\"]").unwrap();
+        let mut listed: Vec<String> = serde_json::from_slice(&directory.atomic_read(list).unwrap()).unwrap();
+        listed.sort();
+        assert_eq!(listed, ["meta.json", "segment.idx"]);
+        assert_eq!(std::fs::read(folder.path().join(LIST_FILE)).unwrap(), b"old");
     }
 }

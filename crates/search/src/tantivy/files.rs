@@ -30,7 +30,7 @@ const VERSION: &str = "1";
 /// Below the folder of the engine: what Tantivy writes.
 const INDEX_FOLDER: &str = "index";
 /// Without this file there is no index.
-pub(super) const META_FILE: &str = "meta.json";
+const META_FILE: &str = "meta.json";
 
 /// The files that each segment has.
 const COMPONENTS: [SegmentComponent; 6] = [

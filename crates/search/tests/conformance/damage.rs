@@ -76,7 +76,6 @@ async fn each_file(subject: &Subject, damage: impl Fn(&Path)) {
     for file in &files {
         fs::copy(file, copy.path().join(file.file_name().unwrap())).unwrap();
     }
-    let notes = fs::read(subject.folder().join("index/.managed.json")).unwrap();
     for file in &files {
         damage(file);
         let opened = subject.open().await;
@@ -90,7 +89,6 @@ async fn each_file(subject: &Subject, damage: impl Fn(&Path)) {
             let path = entry.unwrap().path();
             fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
         }
-        fs::write(folder.join(".managed.json"), &notes).unwrap();
     }
     let opened = subject.open().await;
     assert_eq!(opened.index.begin().await.unwrap().checkpoint, Some(checkpoint("saved")), "undamaged");
