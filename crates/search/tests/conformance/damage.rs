@@ -23,6 +23,7 @@ crate::promises! {
         a_foreign_index_is_replaced,
         an_index_of_another_version_is_replaced,
         what_is_not_of_the_engine_stays,
+        a_file_that_no_commit_names_is_removed,
         a_check_names_damaged_files,
         an_index_that_is_removed_while_it_is_written_begins_from_zero,
     ]
@@ -39,7 +40,7 @@ async fn closed_index(subject: &Subject) {
     opened.upkeep.close().await.unwrap();
 }
 
-/// The files that Tantivy keeps, without its notes and locks.
+/// The files that Tantivy keeps, without its locks.
 fn files(subject: &Subject) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in fs::read_dir(subject.folder().join("index")).unwrap() {
@@ -153,6 +154,19 @@ async fn what_is_not_of_the_engine_stays(subject: Subject) {
     fs::write(subject.folder().join("index/meta.json"), "{}").unwrap();
     assert!(begins_from_zero(&subject.open().await).await);
     assert_eq!(fs::read(subject.folder().join("letter.txt")).unwrap(), b"Dear");
+}
+
+async fn a_file_that_no_commit_names_is_removed(subject: Subject) {
+    closed_index(&subject).await;
+    let left = subject.folder().join("index/0123456789abcdef0123456789abcdef.idx");
+    fs::write(&left, "of a segment that a crash left").unwrap();
+    let opened = subject.open().await;
+    let series = begin(&opened).await;
+    opened.index.write(series, A, batch([email(8, "new words")], 3)).await.unwrap();
+    opened.index.commit(series).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    assert!(!left.exists());
+    assert_eq!(found(&subject.open().await, A, anywhere("words")).await.len(), 49);
 }
 
 async fn a_check_names_damaged_files(subject: Subject) {
