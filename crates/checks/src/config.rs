@@ -99,6 +99,12 @@ impl ChecksConfig {
         if self.attachments.iter().any(|pattern| pattern.trim().is_empty()) {
             return Some(("attachments", "a pattern is empty: use one like *.exe".to_owned()));
         }
+        let from = self.reports.from.as_str();
+        let is_address =
+            from.rsplit_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
+        if !from.is_empty() && !is_address {
+            return Some(("reports.from", "use an address like reports@example.org".to_owned()));
+        }
         self.filter.problem()
     }
 }
@@ -119,6 +125,8 @@ mod tests {
             problem(ChecksConfig { attachments: vec![" ".into()], ..default.clone() }),
             Some("attachments")
         );
+        let reports = ReportsConfig { from: "foo".into(), ..ReportsConfig::default() };
+        assert_eq!(problem(ChecksConfig { reports, ..default.clone() }), Some("reports.from"));
         let filter = FilterConfig { url: "here".into(), ..FilterConfig::default() };
         assert_eq!(problem(ChecksConfig { filter, ..default }), Some("filter.url"));
     }

@@ -21,7 +21,8 @@ pub struct SmtpConfig {
     pub listen: Vec<SocketAddr>,
     /// The name of this server, which the DNS knows: it stands in the greeting and in `Received` fields.
     pub hostname: String,
-    /// The address to which mail for `postmaster` without a domain goes; empty for `postmaster` at the host name or its parent domain.
+    /// The address to which mail for `postmaster` without a domain goes, and at domains that have no such address; empty for `postmaster` at the
+    /// host name or its parent domain.
     #[serde(with = "restante_core::settings::text_or_empty")]
     pub postmaster: Option<EmailAddress>,
     /// Whether clients may resume TLS sessions. Some of Microsoft's servers break off when they do.

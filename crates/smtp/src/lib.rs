@@ -42,7 +42,7 @@ pub use mail_quarantine::{MailQuarantine, Released};
 pub use metrics::SmtpMetrics;
 pub use outbox::{Outbox, QueueOutbox};
 pub use quarantine::{Quarantine, QuarantinedAbout};
-pub use recipients::{Recipients, Target};
+pub use recipients::{Recipients, Target, WithPostmasters};
 pub use submission::{SubmissionConfig, SubmissionParts};
 
 /// Which protocol a listener speaks.

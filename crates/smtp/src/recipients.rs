@@ -1,5 +1,7 @@
 //! Where a recipient leads.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use restante_core::{Error, ErrorKind};
 use restante_directory::{self as directory, Directory, Domain, EmailAddress, Resolution, State};
@@ -7,7 +9,10 @@ use restante_mail_wire::smtp::{ForwardPath, Mailbox};
 use restante_records::AccountId;
 use tracing::debug;
 
-use crate::{door::Server, refusal::Refusal};
+use crate::{SmtpConfig, door::Server, refusal::Refusal};
+
+/// The local part of an address that every domain has.
+const POSTMASTER: &str = "postmaster";
 
 /// Says where mail for an address goes. [`Directory`] does.
 #[async_trait]
@@ -24,6 +29,47 @@ impl Recipients for Directory {
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
         Self::resolve(self, address).await
     }
+}
+
+/// Recipients of which every domain has a postmaster (RFC 5321 §4.5.1): where a domain has no such address of its own, that of this server.
+pub struct WithPostmasters {
+    recipients: Arc<dyn Recipients>,
+    /// The addresses that this server's own may have, the first one first.
+    postmasters: Vec<EmailAddress>,
+}
+
+impl WithPostmasters {
+    /// The recipients of a server with these settings.
+    pub fn new(recipients: Arc<dyn Recipients>, config: &SmtpConfig) -> Self {
+        Self { recipients, postmasters: postmasters(config) }
+    }
+}
+
+#[async_trait]
+impl Recipients for WithPostmasters {
+    async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
+        let found = self.recipients.resolve(address).await?;
+        if found != Resolution::Unknown || !address.local().eq_ignore_ascii_case(POSTMASTER) {
+            return Ok(found);
+        }
+        for postmaster in self.postmasters.iter().filter(|postmaster| *postmaster != address) {
+            let own = self.recipients.resolve(postmaster).await?;
+            if matches!(own, Resolution::Targets(_)) {
+                return Ok(own);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The address of the settings, or `postmaster` at the host name and at its parent domain.
+fn postmasters(config: &SmtpConfig) -> Vec<EmailAddress> {
+    if let Some(address) = &config.postmaster {
+        return vec![address.clone()];
+    }
+    let parent = config.hostname.split_once('.').map(|(_, parent)| parent);
+    let domains = std::iter::once(config.hostname.as_str()).chain(parent);
+    domains.filter_map(|domain| address_of(Mailbox { local: POSTMASTER, domain }).ok()).collect()
 }
 
 /// An account to which a message is delivered.
@@ -150,24 +196,77 @@ async fn postmaster(server: &Server) -> Result<Destination, Refusal> {
     resolve(server, &postmaster_address(server).await?).await
 }
 
-/// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there. It is the address of the settings, or `postmaster` at the host name or at its
-/// parent domain.
+/// RFC 5321 §4.5.1: `<postmaster>` without a domain is always there.
 async fn postmaster_address(server: &Server) -> Result<EmailAddress, Refusal> {
-    let config = &server.config;
-    if let Some(address) = &config.postmaster {
+    if let Some(address) = &server.config.postmaster {
         return Ok(address.clone());
     }
-    let parent = config.hostname.split_once('.').map(|(_, parent)| parent);
-    for domain in std::iter::once(config.hostname.as_str()).chain(parent) {
-        let address = address_of(Mailbox { local: "postmaster", domain });
-        match address {
-            Ok(address) => match resolve(server, &address).await {
-                Err(Refusal::Unknown | Refusal::Relay) => {}
-                Ok(_) => return Ok(address),
-                Err(refusal) => return Err(refusal),
-            },
-            Err(_) => debug!(domain, "the host name is no domain"),
+    for address in postmasters(&server.config) {
+        match resolve(server, &address).await {
+            Err(Refusal::Unknown | Refusal::Relay) => {}
+            Ok(_) => return Ok(address),
+            Err(refusal) => return Err(refusal),
         }
     }
     Err(Refusal::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Accounts by their addresses; domains are those of accounts.
+    struct Accounts(&'static [&'static str]);
+
+    #[async_trait]
+    impl Recipients for Accounts {
+        async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
+            let address = address.to_string();
+            let domain = |address: &str| address.rsplit_once('@').map(|(_, domain)| domain.to_owned());
+            match self.0.iter().position(|known| *known == address) {
+                Some(number) => Ok(Resolution::Targets(vec![directory::Target::Account {
+                    account: AccountId(number as u32),
+                    address: address.parse()?,
+                    state: State::Active,
+                    quota_bytes: None,
+                    detail: None,
+                }])),
+                None if self.0.iter().any(|known| domain(known) == domain(&address)) => {
+                    Ok(Resolution::Unknown)
+                }
+                None => Ok(Resolution::Foreign),
+            }
+        }
+    }
+
+    /// The number of the account that an address leads to.
+    async fn found(
+        accounts: &'static [&'static str],
+        postmaster: Option<&str>,
+        address: &str,
+    ) -> Option<u32> {
+        let postmaster = postmaster.map(|address| address.parse().unwrap());
+        let config =
+            SmtpConfig { hostname: "mail.a.example".to_owned(), postmaster, ..SmtpConfig::default() };
+        let recipients = WithPostmasters::new(Arc::new(Accounts(accounts)), &config);
+        match recipients.resolve(&address.parse().unwrap()).await.unwrap() {
+            Resolution::Targets(targets) => match targets.as_slice() {
+                [directory::Target::Account { account, .. }] => Some(account.0),
+                _ => None,
+            },
+            Resolution::Unknown | Resolution::Foreign => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn sm9_every_domain_has_a_postmaster() {
+        let accounts = &["x@a.example", "postmaster@a.example", "x@b.example"];
+        assert_eq!(found(accounts, None, "postmaster@b.example").await, Some(1), "that of the server");
+        assert_eq!(found(accounts, None, "PostMaster@b.example").await, Some(1));
+        assert_eq!(found(accounts, Some("x@a.example"), "postmaster@b.example").await, Some(0));
+        assert_eq!(found(accounts, Some("x@a.example"), "postmaster@a.example").await, Some(1), "its own");
+        assert_eq!(found(accounts, None, "nobody@b.example").await, None);
+        assert_eq!(found(accounts, None, "postmaster@c.example").await, None, "another server's");
+        assert_eq!(found(&["x@b.example"], None, "postmaster@b.example").await, None, "there is none");
+    }
 }

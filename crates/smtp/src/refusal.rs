@@ -152,6 +152,11 @@ impl Refusal {
         }
     }
 
+    /// Whether it is for good, and known only from the message: a client that sends it again hears no earlier refusal, at `RCPT`.
+    pub(crate) const fn is_of_message(self) -> bool {
+        matches!(self, Self::ForwardLoop | Self::ForwardJunk | Self::OverQuotaForGood)
+    }
+
     /// What a failed store means for a client. Everything but a full disk is a matter of time or of this server's operator, so a client
     /// keeps the message.
     pub(crate) const fn of_store(kind: ErrorKind) -> Self {

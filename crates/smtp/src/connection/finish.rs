@@ -240,8 +240,10 @@ impl Client {
     ) -> HashMap<String, Result<(), Refusal>> {
         let mut results = HashMap::new();
         // One reply is for all recipients of SMTP: what the client sends again must not have been forwarded already.
-        let is_held = self.protocol == Protocol::Smtp
-            && transaction.recipients.iter().any(|recipient| deliveries.of_accounts(recipient).is_err());
+        let is_sent_again = |recipient| {
+            deliveries.of_accounts(recipient).is_err_and(|refusal| !refusal.reply().is_permanent())
+        };
+        let is_held = self.protocol == Protocol::Smtp && transaction.recipients.iter().any(is_sent_again);
         for outside in transaction.recipients.iter().filter_map(|recipient| recipient.outside.as_ref()) {
             let alias = outside.alias.to_string();
             if results.contains_key(&alias) {
@@ -377,22 +379,26 @@ fn without_return_path(raw: &Bytes) -> Bytes {
     raw.slice(end..)
 }
 
-/// One answer for several: success only if all succeeded, a refusal for good only if all are refused for good.
+/// One answer for several: success only if all succeeded, and a refusal for now if one is refused for now.
 ///
 /// Where some are stored and others refused for good, the client is asked to try again: the former are recognized as repeated then,
-/// and the latter refused one by one at `RCPT`.
+/// and the latter refused one by one at `RCPT`. What `RCPT` can't know would be refused again and again: it is refused for good, so that
+/// the sender hears of it.
 fn joined(results: impl Iterator<Item = Result<(), Refusal>>) -> Result<(), Refusal> {
-    let (mut permanent, mut is_any_stored) = (None, false);
+    let (mut permanent, mut is_any_stored): (Option<Refusal>, bool) = (None, false);
     for result in results {
         match result {
             Ok(()) => is_any_stored = true,
-            Err(refusal) if refusal.reply().is_permanent() => permanent = permanent.or(Some(refusal)),
+            Err(refusal) if refusal.reply().is_permanent() => {
+                let known = permanent.filter(|known| known.is_of_message() || !refusal.is_of_message());
+                permanent = known.or(Some(refusal));
+            }
             Err(refusal) => return Err(refusal),
         }
     }
     match permanent {
         None => Ok(()),
-        Some(_) if is_any_stored => Err(Refusal::Away),
+        Some(refusal) if is_any_stored && !refusal.is_of_message() => Err(Refusal::Away),
         Some(refusal) => Err(refusal),
     }
 }
@@ -408,6 +414,11 @@ mod tests {
         assert_eq!(joined(&[Ok(()), Err(Refusal::DiskFull)]), Err(Refusal::DiskFull));
         assert_eq!(joined(&[Err(Refusal::HopLimit), Err(Refusal::OverQuota)]), Err(Refusal::OverQuota));
         assert_eq!(joined(&[Err(Refusal::HopLimit), Err(Refusal::HopLimit)]), Err(Refusal::HopLimit));
-        assert_eq!(joined(&[Ok(()), Err(Refusal::OverQuotaForGood)]), Err(Refusal::Away));
+        assert_eq!(joined(&[Ok(()), Err(Refusal::AliasOutside)]), Err(Refusal::Away));
+        for refusal in [Refusal::OverQuotaForGood, Refusal::ForwardLoop] {
+            assert_eq!(joined(&[Ok(()), Err(refusal)]), Err(refusal), "RCPT does not refuse it");
+            assert_eq!(joined(&[Err(Refusal::AliasOutside), Ok(()), Err(refusal)]), Err(refusal));
+            assert_eq!(joined(&[Err(refusal), Ok(()), Err(Refusal::DiskFull)]), Err(Refusal::DiskFull));
+        }
     }
 }

@@ -55,6 +55,19 @@ impl SubmissionConfig {
         None
     }
 
+    /// The setting that asks for a certificate, and what to do, if something does and there is none.
+    pub fn missing_certificate(&self, has_certificate: bool) -> Option<(&'static str, &'static str)> {
+        if has_certificate {
+            return None;
+        }
+        if !self.listen_tls.is_empty() {
+            return Some(("listen_tls", "name a certificate in the settings of TLS"));
+        }
+        // Nobody could log in.
+        let advice = "name a certificate in the settings of TLS, or set allow_plaintext_loopback for trials";
+        (!self.listen.is_empty() && !self.allow_plaintext_loopback).then_some(("listen", advice))
+    }
+
     /// What an account may send.
     pub fn rates(&self) -> SendingRates {
         SendingRates {

@@ -7,7 +7,10 @@ use memchr::memchr;
 use restante_core::Timestamp;
 use restante_directory::EmailAddress;
 use restante_mail::queue::Transmission;
-use restante_mail_wire::header::{Date, as_addresses, as_message_ids};
+use restante_mail_wire::{
+    compose::OriginFields,
+    header::{Date, as_addresses, as_message_ids},
+};
 
 use crate::{
     forwards::transmission_of,
@@ -110,14 +113,11 @@ impl SubmittedHeader {
     /// Removes `Bcc` from a message that begins at `at` in `raw`, and adds `Date` and `Message-ID` where they are missing. `id` makes the latter.
     fn complete(&mut self, raw: &mut Vec<u8>, at: usize, now: Timestamp, id: String) {
         remove(raw, at, &self.removed);
-        let mut added = String::new();
-        if !self.has_date {
-            let date = Date { seconds: now.seconds(), offset_minutes: 0 };
-            added.push_str(&format!("Date: {}\r\n", date.to_rfc_5322()));
-        }
+        let date = Date { seconds: now.seconds(), offset_minutes: 0 };
+        let fields = OriginFields { date, message_id: id };
+        let added = fields.missing(self.has_date, self.has_message_id);
         if !self.has_message_id {
-            added.push_str(&format!("Message-ID: <{id}>\r\n"));
-            self.message_id = Some(id);
+            self.message_id = Some(fields.message_id);
         }
         raw.splice(at..at, added.into_bytes());
     }

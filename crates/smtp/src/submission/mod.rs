@@ -46,15 +46,8 @@ impl Submission {
         if let Some((setting, advice)) = config.problem() {
             return wrong(setting, &advice);
         }
-        if !config.listen_tls.is_empty() && !has_tls {
-            return wrong("listen_tls", "name a certificate in the settings of TLS");
-        }
-        // Nobody could log in.
-        if !config.listen.is_empty() && !has_tls && !config.allow_plaintext_loopback {
-            return wrong(
-                "listen",
-                "name a certificate in the settings of TLS, or set allow_plaintext_loopback for trials",
-            );
+        if let Some((setting, advice)) = config.missing_certificate(has_tls) {
+            return wrong(setting, advice);
         }
         Ok(Self { config, directory, outbox, limits, secret: random_secret()? })
     }

@@ -125,6 +125,12 @@ async fn fwd3_a_message_that_comes_back_is_not_forwarded_again() {
         client.send(format!("{field}\r\n{MESSAGE}")).await;
         client.expect(reply).await;
     }
+    // Also where the alias has users of this server: the peer would send it again and again.
+    for mut client in [users.smtp().await, users.lmtp().await] {
+        begin(&mut client, "s@example.com", &["team@example.org"]).await;
+        client.send(format!("Delivered-To: team@example.org\r\n{MESSAGE}")).await;
+        client.expect("550 5.4.6").await;
+    }
     assert_eq!(users.sent.count(), 2);
     let hops = "Received: from a by b\r\n".repeat(101);
     begin(&mut client, "s@example.com", &["away@example.org"]).await;

@@ -91,6 +91,24 @@ async fn sm10_a_message_is_accepted_when_all_have_it_and_repeating_stores_nothin
 }
 
 #[tokio::test]
+async fn sm10_what_a_retry_can_not_change_is_refused_for_good() {
+    let server = Server::with(|smtp, _| smtp.quota_is_permanent = true).await;
+    server.stored.failing.lock().insert("bob", None);
+    let mut client = server.smtp().await;
+    client
+        .dialogue(&[
+            ("MAIL FROM:<sender@example.net>", "250"),
+            ("RCPT TO:<anna@example.org>", "250"),
+            ("RCPT TO:<bob@example.org>", "250"),
+            ("DATA", "354"),
+        ])
+        .await;
+    client.send(MESSAGE).await;
+    client.expect("552 5.2.2").await;
+    assert_eq!(server.stored.mails.lock().len(), 1, "anna has it");
+}
+
+#[tokio::test]
 async fn sm10_what_is_wrong_inside_is_not_shown() {
     let server = Server::start().await;
     for kind in [ErrorKind::Corrupt, ErrorKind::Internal, ErrorKind::Conflict, ErrorKind::Invalid] {
