@@ -75,7 +75,7 @@ rabbitmq_stop() {
 # The Erlang port mapper outlives the broker. The one on this port is ours alone, and it refuses to end while a node is
 # registered with it.
 rabbitmq_end_epmd() {
-  if have epmd && port_open $((PORT + 3)); then
+  if have epmd && port_open 127.0.0.1 $((PORT + 3)); then
     ERL_EPMD_PORT=$((PORT + 3)) epmd -kill >/dev/null 2>&1 || true
   fi
 }

@@ -160,6 +160,21 @@ impl Default for S3Config {
     }
 }
 
+impl S3Config {
+    /// What is wrong with an endpoint, if something is. The text does not repeat it: keys may be in it.
+    pub fn endpoint_error(endpoint: &str) -> Option<&'static str> {
+        let place = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
+        match place {
+            None if endpoint.is_empty() => None,
+            Some(place) if place.contains('@') => Some(
+                "name a host and a port alone: keys belong into blobs.s3.access_key and blobs.s3.secret_key_file",
+            ),
+            Some(place) if !place.is_empty() => None,
+            _ => Some("it is not understood: use http://<host>:<port> or https://<host>"),
+        }
+    }
+}
+
 /// An opened blob store: two interfaces of one engine.
 ///
 /// Close it by [`Upkeep::close`]. If it is dropped instead, no acknowledged blob is lost, but the engine's threads finish their

@@ -44,8 +44,8 @@ impl FromStr for EngineUrl {
             Some(("redis" | "rediss", rest)) if is_named(rest) => Ok(Self::Redis(text.to_owned())),
             Some(("amqp" | "amqps", rest)) if is_named(rest) => Ok(Self::Rabbitmq(text.to_owned())),
             _ => Err(Error::invalid(format!(
-                "queue URL '{}' is not understood: use local:, amqp://<user>@<host>:<port>/<virtual host> or \
-                 redis://<host>:<port>/<database>",
+                "queue URL '{}' is not understood: use local: or amqp://<user>@<host>:<port>/<virtual host>, and for announcements \
+                 alone redis://<host>:<port>/<database>, too",
                 without_password(text)
             ))),
         }
@@ -245,6 +245,7 @@ mod tests {
         for text in ["", "local", "local:x", "amqp:", "amqp://", "kafka://user:secret@host"] {
             let error = text.parse::<EngineUrl>().unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
+            assert!(error.contains("for announcements alone redis://"), "{error}");
         }
     }
 

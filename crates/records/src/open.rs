@@ -207,7 +207,7 @@ pub struct Opened {
 /// # Errors
 /// `Conflict` when another process has it open, with the engines `postgres` and `cassandra` only when that process has it open with other
 /// indexes; `NotFound` when there are none and [`Config::must_exist`]; `Unavailable` when a server is out of reach, `Corrupt` when its format is not understood or it is damaged, `Invalid`
-/// when its schema can't become the one that is asked for, those of a disk that fails.
+/// when its schema can't become the one that is asked for or it is an incomplete copy, those of a disk that fails.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
     // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.
     Box::pin(async {

@@ -218,9 +218,9 @@ impl RowPage {
     }
 }
 
-/// An incomplete copy, which no server may open.
+/// An incomplete copy, which no server may open. This is no `Conflict`: no process holds it, and waiting does not help.
 pub(crate) fn incomplete() -> Error {
-    Error::conflict(
+    Error::invalid(
         "the records are an incomplete copy of others: run `restante records copy` again to finish it, or remove them",
     )
 }

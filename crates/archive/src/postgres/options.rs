@@ -1,6 +1,7 @@
 //! The options of connections: those of tokio-postgres, and the parameters of TLS that only libpq has.
 
 use std::{
+    error::Error as _,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -35,8 +36,8 @@ impl ConnectOptions {
         let mut parameters = TlsParameters::default();
         let plain = parameters.take_from(url.connection());
         let mut config: tokio_postgres::Config =
-            plain.parse().map_err(|error| invalid(format!("is not understood: {error}")))?;
-        if !config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_))) {
+            plain.parse().map_err(|error| invalid(what_is_wrong(&error)))?;
+        if !config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(name) if !name.is_empty())) {
             return Err(invalid("names no host: use postgres://<user>@<host>/<database>".to_owned()));
         }
         let default = if is_local(&config) { "disable" } else { "prefer" };
@@ -75,6 +76,19 @@ impl ConnectOptions {
         let config =
             self.tls.config().map_err(|error| Error::invalid(format!("TLS to postgres: {error}")))?;
         Ok(MakeRustlsConnect::new(config))
+    }
+}
+
+/// What tokio-postgres finds wrong with a URL: the parameter, or the part of the URL that stands for one.
+fn what_is_wrong(error: &tokio_postgres::Error) -> String {
+    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let name_after = |words: &str| cause.strip_prefix(words).and_then(|rest| rest.strip_suffix('`'));
+    if let Some(name) = name_after("unknown option `") {
+        return format!("has the unknown parameter '{name}'");
+    }
+    match name_after("invalid value for option `") {
+        Some(name) => format!("has a {name} that can't be used"),
+        None => format!("is not understood: {cause}"),
     }
 }
 
@@ -122,7 +136,7 @@ mod tests {
     use super::*;
 
     fn options(url: &str) -> Result<ConnectOptions, Error> {
-        ConnectOptions::new(&url.parse().unwrap())
+        ConnectOptions::new(&url.parse()?)
     }
 
     #[test]
@@ -159,16 +173,23 @@ mod tests {
         assert_eq!(own.tls.identity, Some(("/c.pem".into(), "/k.pem".into())));
     }
 
+    /// Settings with such a URL passed `restante config check`, and no server started with them.
     #[test]
-    fn contradictory_parameters_are_refused() {
+    fn a_url_by_which_nothing_is_reached_is_refused_when_it_is_parsed() {
         for (url, hint) in [
             ("postgres://me@db/x?sslmode=verify", "verify-full"),
             ("postgres://me@db/x?sslcert=/c.pem", "sslkey"),
             ("postgres:///x", "names no host"),
-            ("postgres://me:secret@db/x?no_such=1", "not understood"),
+            ("postgres://", "names no host"),
+            ("postgres://me@:5432/x", "names no host"),
+            ("postgres:x", "use postgres://"),
+            ("postgres://me@db:99999/x", "has a port that can't be used"),
+            ("postgres://me@db/x?connect_timeout=soon", "connect_timeout"),
+            ("postgres://me:secret@db/x?no_such=1", "the unknown parameter 'no_such'"),
+            ("postgres://me:my@secret:5432/x@db/x", "%40"),
         ] {
-            let error = options(url).err().unwrap();
-            assert!(error.to_string().contains(hint) && !error.to_string().contains("secret"), "{error}");
+            let error = url.parse::<PostgresUrl>().unwrap_err().to_string();
+            assert!(error.contains(hint) && !error.contains("secret"), "{error}");
         }
     }
 }

@@ -85,12 +85,10 @@ impl Client {
         keys: &S3Keys,
         metrics: S3Metrics,
     ) -> Result<Self, Error> {
-        let is_tls = !config.endpoint.starts_with("http://");
-        if !config.endpoint.is_empty() && is_tls && !config.endpoint.starts_with("https://") {
-            return Err(Error::invalid(
-                "blobs.s3.endpoint is not understood: use http://<host>:<port> or https://<host>",
-            ));
+        if let Some(what) = S3Config::endpoint_error(&config.endpoint) {
+            return Err(Error::invalid(format!("blobs.s3.endpoint can't be used: {what}")));
         }
+        let is_tls = !config.endpoint.starts_with("http://");
         let retry = RetryConfig {
             backoff: BackoffConfig { init_backoff: BACKOFF_FIRST, max_backoff: BACKOFF_MAX, base: 2.0 },
             max_retries: RETRIES_MAX,

@@ -28,12 +28,13 @@ pub(super) fn failed(what: &str, key: &str, error: object_store::Error) -> Faile
     let (code, status) = (code(&text).map(str::to_owned), status(&text));
     let (kind, advice) = advice(code.as_deref().unwrap_or_default(), status, &text);
     let answer = match (&code, status) {
-        (Some(code), _) => format!("the storage answered {code}"),
+        (Some(code), _) => format!("the storage answered {code}{}", message(&text)),
         (None, Some(status)) => format!("the storage answered with status {status}"),
         (None, None) => reason(&error),
     };
-    let error = Error::new(kind, format!("can't {what} {key} in the S3 storage: {answer}: {advice}"))
-        .with_source(error);
+    let failed = Error::new(kind, format!("can't {what} {key} in the S3 storage: {answer}: {advice}"));
+    // The text of an answer has its whole body, which may be a page of XML.
+    let error = if status.is_some() { failed } else { failed.with_source(error) };
     Failed { error, code, status }
 }
 
@@ -101,6 +102,19 @@ fn code(text: &str) -> Option<&str> {
     is_name.then_some(code)
 }
 
+/// The longest `<Message>` that is repeated.
+const MESSAGE_CHARS_MAX: usize = 200;
+
+/// The text of `<Message>` in brackets, after a space; empty without one.
+fn message(text: &str) -> String {
+    let message = text.split_once("<Message>").and_then(|(_, rest)| rest.split_once("</Message>"));
+    let message = message.map_or("", |(message, _)| message).trim().trim_end_matches('.');
+    if message.is_empty() {
+        return String::new();
+    }
+    format!(" ({})", message.chars().take(MESSAGE_CHARS_MAX).collect::<String>())
+}
+
 /// The status that `object_store` has put into its text.
 fn status(text: &str) -> Option<u16> {
     let (_, rest) = text.split_once("status code: ")?;
@@ -144,6 +158,24 @@ mod tests {
             assert_eq!(failed.error.kind(), kind, "{text}");
             assert!(failed.error.to_string().contains(hint), "{}", failed.error);
         }
+    }
+
+    /// An error ended with the whole answer, which may have kilobytes.
+    #[test]
+    fn of_an_answer_code_and_message_are_repeated() {
+        let rest = "x".repeat(2_000);
+        let answer = format!(
+            "status code: 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code><Message>There is no such key.</Message>{rest}</Error>"
+        );
+        let error = of(&answer).error;
+        let said = error.to_string();
+        assert!(
+            said.contains(": the storage answered InvalidAccessKeyId (There is no such key): look"),
+            "{said}"
+        );
+        assert!(StdError::source(&error).is_none());
+        assert_eq!(message(&format!("<Message>{rest}</Message>")).len(), MESSAGE_CHARS_MAX + 3);
+        assert!(StdError::source(&of("connection refused").error).is_some());
     }
 
     #[test]

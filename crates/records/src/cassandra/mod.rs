@@ -73,7 +73,7 @@ use crate::{
 /// the records open with other indexes, or when some are open to be moved and others to be served, `Invalid` when tables have options that lose what was promised, or the schema can't
 /// become the one that is asked for; `Corrupt`.
 pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -> Result<Moving, Error> {
-    let database = open::database(url, &config).await?;
+    let database = open::database(url, &config, purpose).await?;
     let (sequence, requests) = sequence::sequence();
     let (finisher, left) = finish::queue();
     let mut shared = Shared {
@@ -86,6 +86,7 @@ pub(crate) async fn open(url: &CassandraUrl, config: Config, purpose: Purpose) -
         epoch: 0,
         has_other_indexes: AtomicBool::new(false),
         is_closed: AtomicBool::new(false),
+        is_new: AtomicBool::new(false),
         identity: config.identity,
         server: server_id(),
         has_left: tokio::sync::Mutex::new(false),
@@ -136,6 +137,8 @@ struct Shared {
     epoch: u64,
     has_other_indexes: AtomicBool,
     is_closed: AtomicBool,
+    /// Whether this opening has made the store, and no copy into it has begun.
+    is_new: AtomicBool,
     identity: Identity,
     /// What the marks of this server's changes begin with.
     server: [u8; 4],

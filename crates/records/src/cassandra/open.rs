@@ -4,7 +4,11 @@
 //! the indexes needs to be alone. Each account's head says which indexes it has, so a server that was thought to be gone
 //! can't commit by other indexes than there are. Who moves the records has a lease of its own, and no server opens them meanwhile.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use restante_core::Identity;
 use scylla::value::{CqlValue, Row};
@@ -16,8 +20,8 @@ use super::{
     connect::{Answer, BACK_OFF_MIN, Database, blob, bytes, change_schema, jittered, text},
     options, reindex,
     schema::{
-        FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, META_RESTORES, OPTIONS,
-        TABLES,
+        FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, META_RESTORES,
+        META_TABLE, OPTIONS, TABLES,
     },
 };
 use crate::{
@@ -78,7 +82,11 @@ pub(super) struct State {
 }
 
 /// Connects to the keyspace of the records. The keyspace and its tables are made when they aren't there.
-pub(super) async fn database(url: &CassandraUrl, config: &Config) -> Result<Database, Error> {
+pub(super) async fn database(
+    url: &CassandraUrl,
+    config: &Config,
+    purpose: Purpose,
+) -> Result<Database, Error> {
     let database = match Database::open(url, config).await {
         Ok(database) => database,
         Err(error) => {
@@ -101,6 +109,9 @@ pub(super) async fn database(url: &CassandraUrl, config: &Config) -> Result<Data
                 database.change_schema("make its tables", &make).await?;
             }
         }
+        if name == META_TABLE && purpose == Purpose::Move && !config.must_exist {
+            mark_new(&database, url).await?;
+        }
     }
     if tables.is_empty() {
         info!(keyspace = url.keyspace(), "tables of records made");
@@ -109,8 +120,23 @@ pub(super) async fn database(url: &CassandraUrl, config: &Config) -> Result<Data
     Ok(database)
 }
 
+/// Makes a store that is not there an incomplete copy before anything else of it is there. Else a server would take what a copy leaves that is
+/// killed at its beginning for an empty store, and fill it.
+async fn mark_new(database: &Database, url: &CassandraUrl) -> Result<(), Error> {
+    let format = vec![text(url.store()), text(META_FORMAT)];
+    if !database.read_serial("read its settings", META, format).await?.is_empty() {
+        return Ok(());
+    }
+    let values = vec![text(url.store()), text(META_INCOMPLETE), blob(&encode_number(INCOMPLETE)[..])];
+    compare_until_known(database, PUT_META, values).await.map(drop) // refused when an earlier copy wrote it
+}
+
 fn not_there(url: &CassandraUrl) -> Error {
-    Error::not_found(format!("there are no records {} in the keyspace {}", url.store(), url.keyspace()))
+    Error::not_found(format!(
+        "there is no store '{}' of records in the keyspace {}",
+        url.store(),
+        url.keyspace()
+    ))
 }
 
 /// Makes the keyspace; returns whether it was not there.
@@ -232,9 +258,12 @@ async fn prepare(
     holder: Identity,
     purpose: Purpose,
 ) -> Result<(), Error> {
+    if purpose == Purpose::Serve {
+        check_not_moved(shared).await?; // first: what a copy has begun is not to become a store of this server
+    }
     shared.identity = check_format(shared, must_exist).await?;
     match purpose {
-        Purpose::Serve => check_not_moved(shared).await?,
+        Purpose::Serve => check_not_moved(shared).await?, // a copy may have begun before there was a format
         Purpose::Move => {
             shared.be_alone(IN_USE).await?;
             lock_moving(shared, holder).await?;
@@ -282,6 +311,7 @@ async fn check_format(shared: &Shared, must_exist: bool) -> Result<Identity, Err
         }
         None if must_exist => return Err(not_there(&shared.url)),
         None => {
+            shared.is_new.store(true, Ordering::Release);
             // The format comes last: without it, what is there is made again.
             if shared.meta(META_IDENTITY).await?.is_none() {
                 shared.put_meta(META_IDENTITY, &shared.identity.0).await?;
@@ -361,7 +391,7 @@ async fn lock_moving(shared: &Shared, holder: Identity) -> Result<(), Error> {
 async fn take(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, Error> {
     let mut values = vec![text(shared.store()), text(lease.name), blob(holder.0)];
     values.push(CqlValue::Int(lease.seconds));
-    match compare_until_known(shared, LEASE, values).await? {
+    match compare_until_known(&shared.database, LEASE, values).await? {
         None => Ok(true),
         // By an attempt whose answer was lost.
         Some(columns) => Ok(columns.get("holder") == Some(&blob(holder.0))),
@@ -372,12 +402,12 @@ async fn take(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, 
 async fn renew(shared: &Shared, lease: &Lease, holder: Identity) -> Result<bool, Error> {
     let mut values = vec![CqlValue::Int(lease.seconds), blob(holder.0)];
     values.extend([text(shared.store()), text(lease.name), blob(holder.0)]);
-    Ok(compare_until_known(shared, RENEW, values).await?.is_none())
+    Ok(compare_until_known(&shared.database, RENEW, values).await?.is_none())
 }
 
 async fn release(shared: &Shared, lease: &Lease, holder: Identity) -> Result<(), Error> {
     let values = vec![text(shared.store()), text(lease.name), blob(holder.0)];
-    compare_until_known(shared, RELEASE, values).await.map(drop)
+    compare_until_known(&shared.database, RELEASE, values).await.map(drop)
 }
 
 /// Keeps the lease of one that moves the records. When it may have ended nothing is written any more: a server may have the
@@ -402,7 +432,7 @@ pub(super) async fn hold(shared: Arc<Shared>) {
             }
             Ok(_) | Err(_) => {
                 warn!("the records are no longer kept for this process alone");
-                shared.is_closed.store(true, std::sync::atomic::Ordering::Release);
+                shared.is_closed.store(true, Ordering::Release);
                 return;
             }
         }
@@ -412,13 +442,13 @@ pub(super) async fn hold(shared: Arc<Shared>) {
 
 /// Executes a conditional statement until its outcome is known; returns the columns of the row when it was refused.
 async fn compare_until_known(
-    shared: &Shared,
+    database: &Database,
     statement: &'static str,
     values: Vec<CqlValue>,
 ) -> Result<Option<std::collections::HashMap<String, CqlValue>>, Error> {
-    let deadline = shared.database.deadline();
+    let deadline = database.deadline();
     loop {
-        match shared.database.compare("write its settings", &[(statement, values.clone())]).await? {
+        match database.compare("write its settings", &[(statement, values.clone())]).await? {
             Answer::Applied => return Ok(None),
             Answer::Refused(columns) => return Ok(Some(columns)),
             Answer::Unknown(error) if Instant::now() >= deadline => return Err(error),
@@ -442,11 +472,11 @@ impl Shared {
                 Some(known) if known == value => return Ok(()),
                 Some(known) => {
                     let values = vec![blob(value), text(self.store()), text(key), blob(known)];
-                    compare_until_known(self, MOVE_META, values).await?
+                    compare_until_known(&self.database, MOVE_META, values).await?
                 }
                 None => {
                     let values = vec![text(self.store()), text(key), blob(value)];
-                    compare_until_known(self, PUT_META, values).await?
+                    compare_until_known(&self.database, PUT_META, values).await?
                 }
             };
             if refused.is_none() {
@@ -493,7 +523,7 @@ impl Shared {
     /// Makes the store complete.
     pub(super) async fn mark_complete(&self) -> Result<(), Error> {
         let values = vec![text(self.store()), text(META_INCOMPLETE)];
-        compare_until_known(self, DELETE_META, values).await.map(drop)
+        compare_until_known(&self.database, DELETE_META, values).await.map(drop)
     }
 
     /// Waits until no other server has the records open; the error says `refusal` then.

@@ -45,9 +45,13 @@ const ACCOUNTS_BITS: u32 = 12;
 /// The partition of `accounts` that lists the others.
 pub(super) const BUCKETS: i32 = -1;
 
-/// The tables by name, each with its columns and its options.
+/// The table that says what a store is.
+pub(super) const META_TABLE: &str = "meta";
+
+/// The tables by name, each with its columns and its options. They are made in this order: a copy marks a new store in the first one before
+/// there are others.
 pub(super) const TABLES: [(&str, &str, &str); 9] = [
-    ("meta", "store text, key text, value blob, PRIMARY KEY (store, key)", ""),
+    (META_TABLE, "store text, key text, value blob, PRIMARY KEY (store, key)", ""),
     (
         "account",
         "store text, account bigint, key blob, value blob, version bigint static, PRIMARY KEY ((store, account), key)",

@@ -56,7 +56,9 @@ impl Transfer for Cassandra {
     async fn state(&self) -> Result<TransferState, Error> {
         let shared = &self.shared;
         let restores = shared.read_state().await?.restores;
-        let is_incomplete = shared.is_incomplete().await?;
+        // A new store has its mark, and nothing that an earlier copy has left.
+        let is_new = shared.is_new.load(Ordering::Acquire);
+        let is_incomplete = !is_new && shared.is_incomplete().await?;
         Ok(TransferState { identity: shared.identity, restores, is_incomplete })
     }
 
@@ -190,6 +192,7 @@ impl Shared {
             self.put_meta(META_FLOOR, &encode_number(0)).await?;
         }
         self.restores.store(restores, Ordering::Release);
+        self.is_new.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -199,7 +202,7 @@ impl Shared {
             let first = Position((restores << RESTORE_BITS).max(1));
             let taken = self.last_counter(restores).await?.map(|counter| counter.last());
             if taken.is_some_and(|last| last >= first) {
-                return Err(Error::conflict(
+                return Err(Error::invalid(
                     "commits to the target were begun and never made: name a new place, which no server had open",
                 ));
             }

@@ -23,9 +23,15 @@ fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     }
 }
 
+/// What the user of a server must be allowed to do.
+const RIGHTS: &str = "let its user own the schema of the records, or grant it SELECT, INSERT, UPDATE and DELETE on all tables there";
+
 /// An error while doing `what`.
 pub(super) fn failed(what: &str, source: tokio_postgres::Error) -> Error {
     let shown = match source.as_db_error() {
+        Some(error) if *error.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
+            format!("{}: {RIGHTS}", error.message())
+        }
         Some(error) => error.message().to_owned(),
         None => with_causes(&source),
     };

@@ -28,6 +28,8 @@ mod stats;
 mod transact;
 mod transfer;
 
+pub(crate) use self::options::ConnectOptions;
+
 use std::{
     path::Path,
     sync::{

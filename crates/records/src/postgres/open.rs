@@ -179,7 +179,7 @@ async fn origin(connection: &Connection) -> Result<String, AttemptError> {
 /// standby, which may lack the last commits. Removing the row `origin` of `meta` has the same effect.
 pub(super) async fn settle(connection: &Connection, database: &Database) -> Result<(), AttemptError> {
     let strangers = database.connector.strangers.load(std::sync::atomic::Ordering::Acquire);
-    let what = "note a restore";
+    let what = "look whether its records were restored";
     connection.run(what, "BEGIN").await?;
     connection.query(what, "SELECT 1 FROM meta WHERE key = $1 FOR UPDATE", &[&META_FORMAT]).await?;
     let here = origin(connection).await?;

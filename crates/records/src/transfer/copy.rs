@@ -41,8 +41,8 @@ pub struct Copied {
 /// `progress` is called with the rows done and the rows in all.
 ///
 /// # Errors
-/// `Conflict`: `to` holds other records, or `from` is an incomplete copy itself or was changed meanwhile. `Corrupt`: `from` is
-/// damaged. Those of both stores.
+/// `Invalid`: `to` holds other records or is a complete copy, or `from` is an incomplete copy itself. `Conflict`: `from` was changed
+/// meanwhile. `Corrupt`: `from` is damaged. Those of both stores.
 pub async fn copy(
     from: &Moving,
     to: &Moving,
@@ -103,18 +103,16 @@ impl Copied {
 async fn begin(from: &Moving, to: &Moving) -> Result<bool, Error> {
     let (source, target) = (from.transfer.state().await?, to.transfer.state().await?);
     if source.is_incomplete {
-        return Err(Error::conflict(
-            "the records to copy are an incomplete copy themselves: finish it first",
-        ));
+        return Err(Error::invalid("the records to copy are an incomplete copy themselves: finish it first"));
     }
     let is_empty = to.transfer.heads(None, 1).await?.is_empty();
     if source.identity != target.identity {
-        return Err(Error::conflict("there are other records in the target: name a new place"));
+        return Err(Error::invalid("there are other records in the target: name a new place"));
     }
     if !is_empty && !target.is_incomplete {
         let what = "the target is a complete copy of these records, or an older or newer state of them: compare the two by \
                     `restante records compare`, or name a new place";
-        return Err(Error::conflict(what));
+        return Err(Error::invalid(what));
     }
     to.transfer.begin(source.restores).await?;
     Ok(target.is_incomplete)

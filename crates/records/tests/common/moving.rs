@@ -121,7 +121,7 @@ pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> 
         }
         if *writes > 0 && to.url != EngineUrl::Memory {
             let error = open(to.clone()).await.err().expect("no server opens an incomplete copy");
-            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
     }
     let (source, target) = open_both(from, to).await;

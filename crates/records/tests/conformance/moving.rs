@@ -415,9 +415,10 @@ async fn a_change_during_the_copy_is_noticed(subject: Subject) {
 async fn other_records_are_not_written_over(subject: Subject) {
     let source = filled(&subject).await;
     let other = Config { identity: Identity::random(), ..elsewhere(&subject) };
+    open(other.clone()).await.unwrap().upkeep.close().await.unwrap();
     let target = open_moving(other.clone()).await.unwrap();
     let error = copy(&source, &target, &|_, _| ()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     target.opened.upkeep.close().await.unwrap();
     drop(target);
     open(other).await.unwrap();
@@ -428,11 +429,11 @@ async fn other_records_are_not_written_over(subject: Subject) {
     move_store(&subject.config, &end, &[]).await;
     let (source, target) = open_both(&subject.config, &end).await;
     let error = copy(&source, &target, &|_, _| ()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(!target.transfer.state().await.unwrap().is_incomplete);
     // An incomplete copy is no source.
     target.transfer.begin(0).await.unwrap();
-    assert_eq!(copy(&target, &source, &|_, _| ()).await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(copy(&target, &source, &|_, _| ()).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 async fn a_store_that_is_in_use_is_not_moved(subject: Subject) {

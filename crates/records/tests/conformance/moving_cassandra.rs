@@ -2,9 +2,10 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Identity, Timestamp};
 use restante_records::{
-    AccountHead, AccountId, Body, KindHead, Position, Record, RecordId, Revision, Row, open, open_moving,
+    AccountHead, AccountId, Body, Config, KindHead, Position, Record, RecordId, Revision, Row, open,
+    open_moving,
 };
 use scylla::value::CqlValue;
 
@@ -31,6 +32,7 @@ crate::promises! {
         a_write_that_was_broken_off_anywhere_is_cleared,
         commits_go_on_behind_the_positions_and_bodies_of_a_copy,
         a_target_with_commits_that_were_never_made_is_refused,
+        a_copy_that_was_killed_at_its_beginning_keeps_servers_out,
         a_move_waits_for_one_that_has_crashed,
         a_move_that_lost_the_records_writes_nothing_more,
     ]
@@ -174,8 +176,34 @@ async fn a_target_with_commits_that_were_never_made_is_refused(subject: Subject)
     let count = "INSERT INTO feed (store, segment, slot, value) VALUES (?, 0, -1, ?) IF NOT EXISTS";
     cql(&subject, count, vec![CqlValue::Blob(vec![1, 2, 1, 1])]).await;
     let store = open_moving(subject.config.clone()).await.unwrap();
-    assert_eq!(store.transfer.begin(0).await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(store.transfer.begin(0).await.unwrap_err().kind(), ErrorKind::Invalid);
     assert!(!store.transfer.state().await.unwrap().is_incomplete);
+}
+
+/// The mark came after the tables and the settings of the store: a server that was started on what a killed copy had left by then made it a
+/// store of its own.
+async fn a_copy_that_was_killed_at_its_beginning_keeps_servers_out(subject: Subject) {
+    let source = Subject::new(TestStore::new(Engine::Lmdb));
+    let opened = source.open().await;
+    commit(&*opened.records, A, [email(1)]).await;
+    opened.upkeep.close().await.unwrap();
+    drop(opened);
+    open(subject.other()).await.unwrap().upkeep.close().await.unwrap(); // makes the tables
+    let target = Config { identity: Identity::random(), ..subject.config.clone() };
+    // What is there before the other tables, and after all of them.
+    let mark = "INSERT INTO meta (store, key, value) VALUES (?, 'incomplete', 0x0101) IF NOT EXISTS";
+    cql(&subject, mark, vec![]).await;
+    for is_opened in [false, true] {
+        if is_opened {
+            let (source, target) = open_both(&source.config, &target).await;
+            assert!(!target.transfer.state().await.unwrap().is_incomplete, "no copy has left anything");
+            close([source, target]).await;
+        }
+        let error = open(target.clone()).await.err().expect("no server opens what a copy has begun");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    move_store(&source.config, &target, &[]).await;
+    open(target).await.unwrap().upkeep.close().await.unwrap();
 }
 
 async fn a_move_waits_for_one_that_has_crashed(subject: Subject) {

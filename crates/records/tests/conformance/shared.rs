@@ -43,6 +43,7 @@ crate::promises! {
         lost_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twice,
         a_commit_that_waits_too_long_for_another_transaction_is_not_made,
         a_server_that_forgets_what_it_acknowledged_is_refused,
+        an_error_for_a_user_that_may_only_read_names_the_rights_it_lacks,
     ]
 }
 
@@ -343,4 +344,13 @@ async fn bytes_that_texts_can_not_have_are_kept(subject: Subject) {
     assert_eq!(get_one(&*opened.records, A, THREAD, id).await.unwrap().body.bytes, bytes);
     opened.feed.save("a\0b", &Default::default()).await.unwrap();
     assert_eq!(opened.feed.followers().await.unwrap()[0].0, "a\0b");
+}
+
+/// It said that a restore can't be noted, and nothing had been restored.
+async fn an_error_for_a_user_that_may_only_read_names_the_rights_it_lacks(subject: Subject) {
+    subject.open().await.upkeep.close().await.unwrap();
+    let reader = with_parameter(&subject, "options=-c%20role%3Dpg_read_all_data");
+    let error = open(reader).await.err().expect("it can't write").to_string();
+    assert!(error.contains("can't look whether") && error.contains("permission denied"), "{error}");
+    assert!(error.contains("grant it SELECT, INSERT, UPDATE and DELETE"), "{error}");
 }
