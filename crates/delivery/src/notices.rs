@@ -77,6 +77,7 @@ fn seconds(seconds: u64) -> i64 {
 /// What boundaries and the Message-ID are made of: the same for the same report, and another one for any other.
 fn seed_of(about: &NoticeAbout) -> [u8; 16] {
     let mut hash = Sha256::new();
+    hash.update(about.key);
     hash.update(format!("{:?} {} {} {}", about.kind, about.arrived, about.now, about.sender));
     hash.update(&about.original);
     for recipient in &about.recipients {
@@ -105,6 +106,7 @@ mod tests {
         let mut reply = Reply::own(550, "5.1.1", "no such user");
         reply.from = Some("mx.example.net".into());
         NoticeAbout {
+            key: [1; 32],
             kind,
             sender: "anna@example.org".into(),
             envelope_id: None,
@@ -199,5 +201,8 @@ mod tests {
         assert_eq!(composed(&one), composed(&one));
         let later = NoticeAbout { now: one.now + 1, ..one.clone() };
         assert_ne!(seed_of(&one), seed_of(&later));
+        // Two submissions of one email differ in nothing else, or in ENVID, and their reports had one Message-ID.
+        let of_other = NoticeAbout { key: [2; 32], ..one.clone() };
+        assert_ne!(seed_of(&one), seed_of(&of_other));
     }
 }

@@ -93,7 +93,7 @@ pub enum PrepareError {
 /// Makes what is transmitted out of what is stored.
 #[async_trait]
 pub trait Preparing: Send + Sync + 'static {
-    /// The message as it is transmitted: without `Bcc` when it was submitted by JMAP, with the line ends of SMTP.
+    /// The message as it is transmitted, with the line ends of SMTP; when it was submitted by JMAP, without `Bcc`, and with `Date` and `Message-ID`.
     ///
     /// # Errors
     /// See [`PrepareError`].
@@ -190,6 +190,8 @@ pub struct NoticeRecipient {
 /// What a report is about: recipients of one message of whom the same is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeAbout {
+    /// The [`key`](restante_mail::queue::Source::key) of the report: another one for each report.
+    pub key: [u8; 32],
     /// What is reported.
     pub kind: NoticeKind,
     /// The envelope sender, who gets the report; never empty.

@@ -87,7 +87,8 @@ impl SubmissionFollower {
 
     async fn note(&self, message: &NewMessage, refused: Option<&Reply>) {
         let Some(outcomes) = &self.outcomes else { return };
-        let message_id = prepare::message_id(self.mail.blobs().as_ref(), message.blob).await;
+        let blobs = self.mail.blobs().as_ref();
+        let message_id = prepare::message_id(blobs, &message.source, message.blob, &message.sender).await;
         outcomes.submitted(SubmittedMessage { message, message_id: message_id.as_deref(), refused });
     }
 }

@@ -84,11 +84,11 @@ impl Reply<'_> {
             ("References", FieldValue::MessageIds(references)),
             ("Auto-Submitted", FieldValue::Raw(" auto-replied".to_owned())),
         ];
-        let text = |media_type: &str, text: &String| Part::new(media_type, Content::Text(text.clone()));
+        let text = |media_type: &str, text: &str| Part::new(media_type, Content::Text(text.into()));
         let html = self.response.html_body.as_ref().map(|html| text("text/html", html));
         let plain = self.response.text_body.as_ref().map(|plain| text("text/plain", plain));
         let plain = match (&html, plain) {
-            (None, None) => Some(text("text/plain", &TEXT.to_owned())),
+            (None, None) => Some(text("text/plain", TEXT)),
             (_, plain) => plain,
         };
         let message = Message {

@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, RecordId, Revision, Watch,
+    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, Record, RecordId, Revision,
+    Watch,
 };
 use tokio::sync::broadcast;
 use tracing::warn;
 
 use crate::{
     Directory, Error,
+    entry::AccountHead,
     remembered::{Known, RecordKey},
     schema::{ADDRESS, SHARDS, Shard},
     store::of_records,
@@ -21,8 +23,8 @@ pub(crate) const WAITING_MAX: usize = 1_024;
 /// How long to wait before records that failed are asked again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// An account that somebody has logged in to on this server, and whose password, tokens, grants, state, role or quota changed since, or
-/// that was removed.
+/// An account whose password, tokens, grants, state, role or quota changed, or one that somebody has logged in to on this server and that was
+/// removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountChange {
     /// This one.
@@ -140,17 +142,22 @@ impl Directory {
         for ids in ids.chunks(GET_RECORDS_MAX) {
             let records = self.store().get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
             for (id, record) in ids.iter().zip(records) {
-                self.forget((shard, *id), record.map(|record| record.revision));
+                self.forget((shard, *id), record);
             }
         }
         Ok(())
     }
 
-    fn forget(&self, record: RecordKey, newest: Option<Revision>) {
-        match self.0.remembered.forget(record, newest) {
+    /// `newest` is the record as it is now.
+    fn forget(&self, key: RecordKey, newest: Option<Record>) {
+        match self.0.remembered.forget(key, newest.as_ref().map(|record| record.revision)) {
             Known::Account(account) => self.announce(AccountChange::Account(account)),
             Known::Anybody => self.announce(AccountChange::Any),
-            Known::Nobody => {}
+            // Nobody has logged in to it here, but somebody with a grant may listen to its quota.
+            Known::Nobody => {
+                let head = newest.and_then(|record| AccountHead::read(&record.properties).ok().flatten());
+                head.into_iter().for_each(|head| self.announce(AccountChange::Account(head.account)));
+            }
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct Sites {
     pub origins: Vec<String>,
     /// Further origins whose pages may read live streams.
     pub stream_origins: Vec<String>,
+    /// Whether this is the public listener, whose refusals name a setting of its own.
+    pub is_public: bool,
 }
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, DELETE");
@@ -44,6 +46,8 @@ const OTHER_SITE: Refusal = Refusal::forbidden(
     "pages of other sites may not use this server: rest.origins names those that may, and rest.live_origins those that may \
      read live streams",
 );
+const OTHER_SITE_IN_PUBLIC: Refusal =
+    Refusal::forbidden("pages of other sites may not use this server: public.origins names those that may");
 
 /// What the requests of one route must fulfil.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub(crate) struct SitePolicy {
     origins: Vec<String>,
     /// Whether links of other sites may lead here.
     is_linked: bool,
+    /// What pages that may not use the route are answered.
+    other_site: Refusal,
 }
 
 impl SitePolicy {
@@ -68,7 +74,8 @@ impl SitePolicy {
             origins.clear(); // without a token nothing tells such a page from an operator
         }
         let is_linked = route.is_some_and(|route| route.is_linked);
-        Self { hosts: (!is_any_host).then(|| sites.hosts.clone()), origins, is_linked }
+        let other_site = if sites.is_public { OTHER_SITE_IN_PUBLIC } else { OTHER_SITE };
+        Self { hosts: (!is_any_host).then(|| sites.hosts.clone()), origins, is_linked, other_site }
     }
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
@@ -86,7 +93,7 @@ impl SitePolicy {
         {
             return Ok(());
         }
-        Err(OTHER_SITE)
+        Err(self.other_site.clone())
     }
 
     /// The request's origin, if the settings name it.

@@ -38,7 +38,8 @@ pub struct JmapConfig {
     pub uploads_per_user_max: NonZero<usize>,
     /// How long an upload is kept that nothing refers to; uploading it again begins anew. At least 3,600 (RFC 8620 §6).
     pub upload_seconds: NonZero<u64>,
-    /// Bytes of the uploads of one account that nothing refers to: beyond them the oldest go. At least `attachments_bytes_max`.
+    /// Bytes of the uploads of one account that nothing refers to: beyond them the oldest go. At least `attachments_bytes_max`. Also of
+    /// the blobs that one request makes, with the uploads that they are made of.
     pub uploads_bytes_max: NonZero<u64>,
     /// Bytes of all attachments of one email.
     pub attachments_bytes_max: NonZero<u64>,

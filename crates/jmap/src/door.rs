@@ -44,10 +44,10 @@ impl JmapDoor {
     pub fn new(parts: JmapParts, config: JmapConfig) -> Self {
         let (mail, directory) = (parts.mail.clone(), parts.directory.clone());
         let (metrics, seconds) = (parts.metrics.clone(), config.upload_seconds.get());
-        let watch = mail.records().watch();
+        let (watch, changes) = (mail.records().watch(), directory.changes());
         let app = Arc::new(App::new(parts, config));
         let tasks = vec![
-            tokio::spawn(app.pusher.clone().run(watch)),
+            tokio::spawn(app.pusher.clone().run(watch, changes)),
             tokio::spawn(expire_uploads(mail, directory, seconds)),
             tokio::spawn(app.push.clone().run()),
         ];

@@ -105,7 +105,7 @@ pub fn compose(bytes: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn field_is_read_again(name: &str, value: &FieldValue) {
-    let root = Part::new("text/plain", Content::Text(String::new()));
+    let root = Part::new("text/plain", Content::Text("".into()));
     let _ = check(&Message { fields: vec![(name.to_owned(), value.clone())], root });
 }
 
@@ -328,7 +328,7 @@ impl Source<'_> {
         let (media_type, content) = match kind & 3 {
             0 if depth < 4 => ("multipart/mixed", Content::Parts(self.list(|source| source.part(depth + 1)))),
             1 => (self.media_type(&TYPES), Content::Bytes(self.text().into_bytes().into())),
-            _ => (self.media_type(&TYPES), Content::Text(self.text())),
+            _ => (self.media_type(&TYPES), Content::Text(self.text().into())),
         };
         let mut part = Part::new(media_type, content);
         if kind & 16 == 16 {

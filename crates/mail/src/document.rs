@@ -25,7 +25,7 @@ pub fn document(id: RecordId, received: i64, raw: &[u8], structure: &Structure) 
         cc: addresses(&header, "Cc"),
         bcc: addresses(&header, "Bcc"),
         subject: header.last("Subject").map(|field| as_text(field.value)).unwrap_or_default(),
-        body: vec![text.body],
+        body: text.bodies,
         attachments: bounded(text.names.into_iter(), String::len),
         headers: headers(&header),
     }

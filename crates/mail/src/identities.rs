@@ -8,10 +8,8 @@ use restante_records::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Mail, MailError, Transition, schema::identity};
+use crate::{Mail, MailError, Transition, Tries, schema::identity};
 
-/// How often an edit is planned again while others change identities of the account, too.
-const TRIES: usize = 16;
 /// The most identities that an account has beside those of its addresses.
 const IDENTITIES_MAX: usize = 256;
 /// The longest texts of an identity together.
@@ -71,7 +69,7 @@ pub struct IdentityUpdate {
     pub html_signature: Option<String>,
 }
 
-/// The body of its record, as JSON. Version 0.1 had neither `replyTo` nor `bcc`.
+/// The body of its record, as JSON. Version 0.1 had neither `replyTo` nor `bcc`, and later ones no `addressGone`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IdentityBody {
@@ -84,6 +82,9 @@ struct IdentityBody {
     text_signature: String,
     html_signature: String,
     may_delete: bool,
+    /// Whether the account was found without the address, so that the identity may be destroyed although it was made for the address.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    address_gone: bool,
 }
 
 impl IdentityBody {
@@ -96,6 +97,7 @@ impl IdentityBody {
             text_signature: String::new(),
             html_signature: String::new(),
             may_delete,
+            address_gone: false,
         }
     }
 
@@ -141,14 +143,16 @@ impl Identity {
     /// `addresses` are those of the account: the identity of one that it has no more may be destroyed.
     fn of(record: &Record, addresses: &[String]) -> Result<Self, Error> {
         let body = IdentityBody::read(record)?;
-        let IdentityBody { email, name, reply_to, bcc, text_signature, html_signature, may_delete } = body;
+        let IdentityBody { email, name, reply_to, bcc, text_signature, html_signature, may_delete, .. } =
+            body;
         let may_delete = may_delete || !addresses.contains(&email);
         Ok(Self { id: record.id, email, name, reply_to, bcc, text_signature, html_signature, may_delete })
     }
 }
 
 impl Mail {
-    /// All identities of an account, and their state. Each of its addresses has one at least, which is made here when it is missing.
+    /// All identities of an account, and their state. Each of its addresses has one at least, which is made here when it is missing. When an
+    /// address has come or gone, the state is another one.
     ///
     /// # Errors
     /// Those of the records.
@@ -157,27 +161,39 @@ impl Mail {
         account: AccountId,
         addresses: &[String],
     ) -> Result<(Vec<Identity>, Revision), Error> {
-        for _ in 0..TRIES {
+        let mut lock = None;
+        let mut tries = Tries::default();
+        loop {
             let (records, state) = self.identity_records(account).await?;
             let found = records.iter().map(|record| Identity::of(record, addresses));
             let found = found.collect::<Result<Vec<Identity>, Error>>()?;
             let is_missing = |address: &&String| {
                 !found.iter().any(|identity| identity.email == **address && !identity.may_delete)
             };
-            let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
-            if missing.is_empty() {
+            let missing = addresses.iter().filter(is_missing);
+            let creates = missing.map(|address| IdentityBody::new(address, false).create());
+            let creates: Result<Vec<Change>, MailError> = creates.collect();
+            let mut changes = creates.map_err(MailError::into_store)?;
+            changes.extend(records.iter().filter_map(|record| noted_address(record, addresses)));
+            if changes.is_empty() {
                 return Ok((found, state));
             }
-            let creates = missing.into_iter().map(|address| IdentityBody::new(address, false).create());
-            let creates = creates.collect::<Result<Vec<Change>, MailError>>();
-            let commit =
-                Commit::of(creates.map_err(MailError::into_store)?).if_in_state(identity::KIND, state);
+            if lock.is_none() {
+                // What is only read waits for nobody. Who had the lock before may have made what is missing.
+                lock = Some(self.lock_edits(account, identity::KIND).await);
+                continue;
+            }
+            let commit = Commit::of(changes).if_in_state(identity::KIND, state);
             match self.records().commit(account, commit).await {
-                Err(error) if error.kind() != ErrorKind::Conflict => return Err(error),
-                _ => {}
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                    if !tries.next().await {
+                        return Err(busy());
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
-        Err(busy())
     }
 
     /// One identity; `None` when there is none. `may_delete` is not that of the account's addresses.
@@ -265,14 +281,16 @@ impl Mail {
         Ok(states)
     }
 
-    /// Makes one change that was planned on all identities; `plan` is asked again when others change them meanwhile.
+    /// Makes one change that was planned on all identities; `plan` is asked again when other servers change them meanwhile.
     async fn edit_identities(
         &self,
         account: AccountId,
         if_in_state: Option<Revision>,
         plan: impl Fn(&[Record]) -> Result<Option<Change>, MailError>,
     ) -> Result<(Option<Committed>, Transition), MailError> {
-        for _ in 0..TRIES {
+        let _lock = self.lock_edits(account, identity::KIND).await;
+        let mut tries = Tries::default();
+        loop {
             let (records, old) = self.identity_records(account).await?;
             if if_in_state.is_some_and(|expected| expected != old) {
                 return Err(MailError::StateMismatch);
@@ -286,11 +304,14 @@ impl Mail {
                     let states = Transition { old, new: committed.revision, is_shared: false };
                     return Ok((Some(committed), states));
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                    if !tries.next().await {
+                        return Err(busy().into());
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(busy().into())
     }
 
     /// All records, and their state before they were read.
@@ -300,6 +321,18 @@ impl Mail {
         let records = self.records().get(account, &Get::whole(identity::KIND, page.ids)).await?;
         Ok((records.into_iter().flatten().collect(), page.state))
     }
+}
+
+/// The change that notes in an identity of an address whether the account has that address; `None` when it is noted.
+fn noted_address(record: &Record, addresses: &[String]) -> Option<Change> {
+    let mut body = IdentityBody::read(record).ok()?;
+    let is_gone = !body.may_delete && !addresses.contains(&body.email);
+    if body.address_gone == is_gone {
+        return None;
+    }
+    body.address_gone = is_gone;
+    let body = body.body().ok()?; // its texts leave no room for the note
+    Some(Change::Update { kind: identity::KIND, id: record.id, body: Some(body), properties: None })
 }
 
 fn busy() -> Error {

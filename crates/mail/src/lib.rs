@@ -32,6 +32,7 @@ mod schema;
 pub mod sending;
 mod submissions;
 mod tree;
+mod tries;
 mod vacations;
 mod view;
 
@@ -58,6 +59,7 @@ pub use submissions::{
     EnvelopeAddress, NewSubmission, OutboxEntry, OutboxMessage, RecipientState, SUBMISSIONS_MAX, Submission,
     SubmissionHead, SubmissionRecipient, UndoStatus,
 };
+pub use tries::Tries;
 pub use vacations::VacationResponse;
 
 #[cfg(test)]

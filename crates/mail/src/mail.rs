@@ -10,7 +10,7 @@ use std::{
 
 use restante_blobs::Blobs;
 use restante_core::{BlobId, Clock, Error, Gate};
-use restante_records::{AccountId, Cursor, Get, Query, RecordId, Records, Revision, Upkeep};
+use restante_records::{AccountId, Cursor, Get, Kind, Query, RecordId, Records, Revision, Upkeep};
 
 use crate::{
     CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, Keywords, MailConfig,
@@ -28,8 +28,8 @@ use crate::{
 const EMPTYING_COMMITS_MAX: usize = 1 << 16;
 /// Records that one step of [`Mail::erase`] erases.
 const ERASE_RECORDS: usize = 4_096;
-/// The locks of [`Mail::lock_submissions`].
-const SUBMISSION_LOCKS: usize = 64;
+/// The locks of [`Mail::lock_edits`].
+const EDIT_LOCKS: usize = 256;
 /// The longest page of the vault.
 const VAULT_PAGE_MAX: usize = 256;
 
@@ -49,8 +49,8 @@ struct Inner {
     blobs: Arc<dyn Blobs>,
     /// The last number of a call.
     calls: AtomicU64,
-    /// Locks by which submissions of one account are changed one after the other. Accounts that share one wait for each other.
-    submission_locks: Vec<tokio::sync::Mutex<()>>,
+    /// Locks by which records of one kind in an account are changed one after the other. Those that share one wait for each other.
+    edit_locks: Vec<tokio::sync::Mutex<()>>,
 }
 
 /// What an account uses.
@@ -87,8 +87,8 @@ impl Mail {
         metrics: MailMetrics,
     ) -> Self {
         let writer = Arc::new(Writer::new(records, clock, config, metrics));
-        let submission_locks = (0..SUBMISSION_LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
-        let inner = Inner { writer, blobs, calls: AtomicU64::new(0), submission_locks };
+        let edit_locks = (0..EDIT_LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
+        let inner = Inner { writer, blobs, calls: AtomicU64::new(0), edit_locks };
         Self { inner: Arc::new(inner), call: None }
     }
 
@@ -585,13 +585,16 @@ impl Mail {
         done
     }
 
-    /// Waits until nobody else on this server changes submissions of an account.
-    pub(crate) async fn lock_submissions(
+    /// Waits until nobody else on this server changes records of a kind in an account by a commit that fails when others of that kind change
+    /// meanwhile. Emails, mailboxes and keywords have their own writer. Who holds a lock must not wait for another one.
+    pub async fn lock_edits(
         &self,
         account: AccountId,
+        kind: Kind,
     ) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let lock = self.inner.submission_locks.get(account.0 as usize % SUBMISSION_LOCKS)?;
-        Some(lock.lock().await)
+        // An odd factor: 256 accounts in a row have different locks, and so have the kinds of one account.
+        let number = (account.0 as usize).wrapping_mul(31).wrapping_add(kind.0.into());
+        Some(self.inner.edit_locks.get(number % EDIT_LOCKS)?.lock().await)
     }
 
     fn reader(&self, account: AccountId) -> Reader<'_> {

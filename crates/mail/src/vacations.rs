@@ -9,12 +9,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Mail, MailError, Transition,
+    Mail, MailError, Transition, Tries,
     schema::{answered, vacation},
 };
 
-/// How often an edit is planned again while others change the response, too.
-const TRIES: usize = 16;
 /// The longest texts of a response together.
 const TEXTS_BYTES_MAX: usize = 128 << 10;
 /// The most senders that are remembered: nobody else gets a reply until some of them are forgotten.
@@ -70,7 +68,7 @@ impl Mail {
         Ok((found.response, found.state))
     }
 
-    /// Changes the vacation response of an account by `change`, which is asked again when others change it meanwhile. Setting what is set commits
+    /// Changes the vacation response of an account by `change`, which is asked again when other servers change it meanwhile. Setting what is set commits
     /// nothing.
     ///
     /// # Errors
@@ -82,7 +80,9 @@ impl Mail {
         change: impl Fn(&mut VacationResponse) -> Result<(), E>,
     ) -> Result<Transition, E> {
         let of_store = |error: Error| E::from(MailError::from(error));
-        for _ in 0..TRIES {
+        let _lock = self.lock_edits(account, vacation::KIND).await;
+        let mut tries = Tries::default();
+        loop {
             let Found { id, response: before, state: old } =
                 self.find_vacation(account).await.map_err(of_store)?;
             if if_in_state.is_some_and(|expected| expected != old) {
@@ -103,11 +103,15 @@ impl Mail {
                 Ok(committed) => {
                     return Ok(Transition { old, new: committed.revision, is_shared: false });
                 }
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    if !tries.next().await {
+                        let what = "the vacation response changes all the time: try again";
+                        return Err(of_store(Error::unavailable(what)));
+                    }
+                }
                 Err(error) => return Err(of_store(error)),
             }
         }
-        Err(of_store(Error::unavailable("the vacation response changes all the time: try again")))
     }
 
     async fn find_vacation(&self, account: AccountId) -> Result<Found, Error> {

@@ -7,7 +7,8 @@ use std::{
 };
 
 use axum::http::Uri;
-use restante_core::nonzero;
+use restante_core::{nonzero, settings};
+use restante_http::PageOrigin;
 use serde::{Deserialize, Serialize};
 
 use crate::MtaStsConfig;
@@ -33,6 +34,9 @@ pub struct PublicConfig {
     pub header_timeout_ms: NonZero<u64>,
     /// How long a client may take for each 64 KiB of an answer.
     pub stall_timeout_ms: NonZero<u64>,
+    /// Pages of other sites that may use the listener in a browser.
+    #[serde(with = "settings::texts")]
+    pub origins: Vec<PageOrigin>,
     /// The policy by which other servers use TLS for mail to domains of this one.
     pub mta_sts: MtaStsConfig,
 }
@@ -48,6 +52,7 @@ impl Default for PublicConfig {
             connections_per_address_max: nonzero!(256),
             header_timeout_ms: nonzero!(10_000),
             stall_timeout_ms: nonzero!(30_000),
+            origins: Vec::new(),
             mta_sts: MtaStsConfig::default(),
         }
     }

@@ -81,10 +81,12 @@ impl OperatorFlags {
 
     /// A client for that server, with the token if there is one.
     pub(crate) fn client(&self) -> anyhow::Result<RestClient> {
+        let settings = config::load(None, config::environment(), Vec::new());
         let (url, own_token) = match &self.rest {
-            Some(url) => (url.clone(), None),
+            // A command that names its server does not need the settings.
+            Some(url) => (url.clone(), settings.ok().and_then(|settings| token_for(url, &settings.config))),
             None => {
-                let config = config::load(None, config::environment(), Vec::new())?.config;
+                let config = settings?.config;
                 let no_listener = "the settings have no listener without TLS: name the server with --rest";
                 let url = server_of(&config).ok_or_else(|| UsageError(no_listener.to_owned()))?;
                 (url, own_token(&config))
@@ -104,6 +106,12 @@ impl OperatorFlags {
         }
         Ok(client)
     }
+}
+
+/// The token of the server of the settings for a command that has named it by its URL. No other server hears it.
+pub(crate) fn token_for(url: &str, config: &Config) -> Option<PathBuf> {
+    let is_own = server_of(config).is_some_and(|own| own == url.trim_end_matches('/'));
+    is_own.then(|| own_token(config)).flatten()
 }
 
 /// The token of the server of the settings, if this user may read it and none is in the environment.

@@ -2,11 +2,13 @@
 
 use std::{error::Error, io, process::ExitCode};
 
+use clap::error::ContextValue;
 use restante_core::ErrorKind;
 
 use crate::{
     config::{ConfigError, plain_argument},
     output::printable,
+    secrets,
 };
 
 /// It failed, or something wrong was found.
@@ -34,15 +36,29 @@ pub(crate) fn interrupted() -> ExitCode {
 }
 
 /// Says what is wrong with a command line, or prints the help that was asked for, and gives the code to end with.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn usage(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         error.exit(); // help and version, which go to stdout
     }
+    hide_passwords(&mut error);
     let rendered = error.render();
     let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
     let text = if is_terminal { rendered.ansi().to_string() } else { rendered.to_string() };
     eprint!("{}", plain_argument(&text));
     ExitCode::from(USAGE)
+}
+
+/// Hides the passwords in what is quoted of the command line: a URL that was refused, or that stands where none is expected.
+fn hide_passwords(error: &mut clap::Error) {
+    let mut shown = Vec::new();
+    for (kind, value) in error.context() {
+        if let ContextValue::String(argument) = value {
+            shown.push((kind, ContextValue::String(secrets::without_passwords(argument))));
+        }
+    }
+    for (kind, value) in shown {
+        error.insert(kind, value);
+    }
 }
 
 /// Says what went wrong and gives the code to end with.

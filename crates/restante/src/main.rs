@@ -42,7 +42,7 @@ static ALLOCATOR_SETTINGS: &[u8; 19] = b"dirty_decay_ms:200\0";
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&doors::advise(error)),
+        Err(error) => return exit::usage(doors::advise(error)),
     };
     if cli.command.keeps_data() {
         modes::restrict();

@@ -51,9 +51,10 @@ pub(crate) fn server_limits(config: &PublicConfig) -> ServerLimits {
     }
 }
 
-/// Requests may name any host: what needs protection there needs credentials, wherever the client is.
-pub(crate) fn sites() -> Sites {
-    Sites { hosts: vec!["*".to_owned()], ..Sites::default() }
+/// Which pages may use it. Requests may name any host: what needs protection there needs credentials, wherever the client is.
+pub(crate) fn sites(config: &PublicConfig) -> Sites {
+    let origins = config.origins.iter().map(ToString::to_string).collect();
+    Sites { hosts: vec!["*".to_owned()], origins, is_public: true, ..Sites::default() }
 }
 
 /// Logs where it listens, and warns when passwords would cross a network in the clear.
@@ -70,9 +71,15 @@ pub(crate) fn announce(config: &PublicConfig, address: SocketAddr, is_on_stdout:
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use axum::{
+        body::Body,
+        http::{Request, StatusCode, header},
+    };
+    use http_body_util::BodyExt;
     use prometheus_client::registry::Registry;
-    use restante_http::Route;
+    use restante_http::{Front, HttpMetrics, MemoryBudget, RefusalFormat, Route};
     use restante_operate::{ComponentHealth, Facts};
+    use tower::ServiceExt;
 
     use super::*;
 
@@ -101,6 +108,43 @@ mod tests {
         }
 
         async fn close(&self) {}
+    }
+
+    /// No setting allowed any page of another site.
+    #[tokio::test]
+    async fn h7_pages_of_the_origins_in_the_settings_may_use_it_and_others_learn_which_setting_allows_them() {
+        let origins = vec!["https://webmail.example".parse().unwrap()];
+        let config = PublicConfig { origins, ..PublicConfig::default() };
+        let front = Front {
+            metrics: HttpMetrics::default().of("public"),
+            memory: Arc::<MemoryBudget>::default(),
+            operators: Arc::default(),
+            accounts: None,
+            sites: sites(&config),
+            format: RefusalFormat::Text,
+        };
+        let router = front.router(OneRoute(Listener::Public).routes(Listener::Public, Offer::default()));
+        let ask = async |method: &str, origin: &str| {
+            let request = Request::builder().method(method).uri("/mail").header(header::ORIGIN, origin);
+            let request = request.header(header::ACCESS_CONTROL_REQUEST_METHOD, "GET");
+            let request = request.header(header::HOST, "mail.example.org");
+            let (head, body) =
+                router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_parts();
+            let allowed = head.headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN).cloned();
+            let text = body.collect().await.unwrap().to_bytes();
+            (head.status, allowed, String::from_utf8_lossy(&text).into_owned())
+        };
+        for (method, expected) in [("GET", StatusCode::OK), ("OPTIONS", StatusCode::NO_CONTENT)] {
+            let (status, allowed, text) = ask(method, "https://webmail.example").await;
+            assert_eq!(
+                (status, allowed.unwrap()),
+                (expected, "https://webmail.example".parse().unwrap()),
+                "{text}"
+            );
+            let (status, allowed, text) = ask(method, "https://other.example").await;
+            assert_eq!((status, allowed), (StatusCode::FORBIDDEN, None));
+            assert!(text.contains("public.origins") && !text.contains("rest."), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Secrets that stand in files of their own.
+//! Secrets that stand in files of their own, and those in arguments that are shown.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -25,9 +25,49 @@ pub(crate) fn read(what: &str, file: &Path) -> anyhow::Result<String> {
     Ok(secret.to_owned())
 }
 
+/// An argument with `***` in the place of the passwords that a URL in it has. It may be mistyped: what follows the first colon in front of
+/// the last `@` counts as a password, whatever it looks like.
+pub(crate) fn without_passwords(argument: &str) -> String {
+    const PARAMETER: &str = "password=";
+    let mut shown = argument.to_owned();
+    if let Some((user_info, host)) = argument.rsplit_once('@') {
+        let after_scheme = user_info.find("://").map_or(0, |at| at + "://".len());
+        let colon = user_info.get(after_scheme..).and_then(|rest| rest.find(':'));
+        if let Some(user) = colon.and_then(|colon| user_info.get(..after_scheme + colon)) {
+            shown = format!("{user}:***@{host}");
+        }
+    }
+    let mut parts = shown.split(PARAMETER);
+    let mut masked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let after = part.find('&').and_then(|at| part.get(at..)).unwrap_or_default();
+        masked.push_str(&format!("{PARAMETER}***{after}"));
+    }
+    masked
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_an_argument_is_not_shown() {
+        for (argument, shown) in [
+            ("postgres://me:secret@h/db?schema=BAD", "postgres://me:***@h/db?schema=BAD"),
+            ("postgre://me:se@c:r/et@h:5432/db", "postgre://me:***@h:5432/db"),
+            ("redis://:secret@cache/2", "redis://:***@cache/2"),
+            ("postgres:me:secret@h", "postgres:***@h"),
+            (
+                "postgres://h/db?password=secret&x=1&sslpassword=more",
+                "postgres://h/db?password=***&x=1&sslpassword=***",
+            ),
+            ("anna@example.org", "anna@example.org"),
+            ("opensearch://me@search:9200", "opensearch://me@search:9200"),
+            ("http://127.0.0.1:80", "http://127.0.0.1:80"),
+        ] {
+            assert_eq!(without_passwords(argument), shown);
+        }
+    }
 
     fn read_from(bytes: &[u8]) -> anyhow::Result<String> {
         let folder = tempfile::tempdir().unwrap();

@@ -107,6 +107,17 @@ impl Default for TantivyConfig {
     }
 }
 
+impl TantivyConfig {
+    /// The least that `memory_bytes` may be: what Tantivy takes for indexing.
+    const MEMORY_BYTES_MIN: usize = 15_000_000;
+
+    /// What is wrong with these settings, if something is: the setting, and what to do.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let is_small = self.memory_bytes < Self::MEMORY_BYTES_MIN;
+        is_small.then(|| ("memory_bytes", format!("use at least {}", Self::MEMORY_BYTES_MIN)))
+    }
+}
+
 /// Settings of the `opensearch` engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -159,7 +170,9 @@ impl OpensearchConfig {
             is_first_right && prefix.chars().all(is_of_name) && prefix.len() <= Self::PREFIX_BYTES_MAX;
         (!is_right).then(|| {
             let most = Self::PREFIX_BYTES_MAX;
-            format!("'{prefix}' is no name for an index: use at most {most} lower-case letters, digits, '-', '_' and '.'")
+            format!(
+                "'{prefix}' is no name for an index: use at most {most} lower-case letters, digits, '-', '_' and '.', the first of them a letter or a digit"
+            )
         })
     }
 }
@@ -243,7 +256,8 @@ mod tests {
     fn a_prefix_is_a_name_that_an_index_can_have() {
         assert_eq!(OpensearchConfig::prefix_error(&OpensearchConfig::default().prefix), None);
         for prefix in ["", "Mail", "a b", "_x", "-x", "a*", "a,b", "a/b", "\u{e9}", &"a".repeat(65)] {
-            assert!(OpensearchConfig::prefix_error(prefix).is_some(), "{prefix}");
+            let error = OpensearchConfig::prefix_error(prefix).unwrap();
+            assert!(error.ends_with("the first of them a letter or a digit"), "{error}");
         }
     }
 }

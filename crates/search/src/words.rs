@@ -33,7 +33,7 @@ pub struct Word {
 /// The words of a text, one after the other, in linear time.
 ///
 /// - A word is a run of letters and digits of any script; everything else separates. So `example.com` has two words.
-/// - Letters are compared without case and without accents: `Straße` and `STRASSE`, `café` and `cafe` are equal. Vowel signs of
+/// - Letters are compared without case and without accents: `Straße`, `STRAẞE` and `STRASSE`, `café` and `cafe` are equal. Vowel signs of
 ///   Indic scripts and the voicing marks of kana stay, since words differ by them alone.
 /// - Scripts that are written without spaces (Han, kana, Hangul, Thai, Lao, Khmer, Burmese) have a word for each character and one
 ///   for each pair, so that a query of any length finds them.
@@ -225,9 +225,10 @@ impl<'t> Words<'t> {
     }
 }
 
-/// Full case folding, as far as the standard library's mappings give it: ß and SS, ς and Σ.
+/// Full case folding, as far as the standard library's mappings give it: ß, ẞ and SS, ς and Σ. The upper case of ß is SS, but ẞ is
+/// its own: so lower case comes first.
 fn folded_case(c: char) -> impl Iterator<Item = char> {
-    c.to_uppercase().flat_map(char::to_lowercase)
+    c.to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
 }
 
 /// Whether a character is part of the one before it: marks, the later letters of a decomposed Hangul syllable, voicing marks of

@@ -197,7 +197,7 @@ fn usual(asked: &Asked, state: &mut State) -> Reply {
     let found = match (asked.method.as_str(), asked.path.as_str()) {
         ("GET", path) if path.starts_with("/t,t-next,t-old") => match state.has_index {
             true => {
-                json!({"t-1": {"aliases": {"t": {}}, "mappings": {"_meta": {"restante": {"format": 1}}}}})
+                json!({"t-1": {"aliases": {"t": {}}, "mappings": {"_meta": {"restante": {"format": 2}}}}})
             }
             false => json!({}),
         },

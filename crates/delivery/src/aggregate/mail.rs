@@ -45,7 +45,7 @@ pub(super) fn compose(
     let mut file = Part::new("application/gzip", Content::Bytes(compressed));
     file.disposition = Some("attachment".to_owned());
     file.name = Some(format!("{organization}!{domain}!{begin}!{end}.xml.gz"));
-    let parts = vec![Part::new("text/plain", Content::Text(text)), file];
+    let parts = vec![Part::new("text/plain", Content::Text(text.into())), file];
     let message = Message {
         fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         root: Part::new("multipart/mixed", Content::Parts(parts)),

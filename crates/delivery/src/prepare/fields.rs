@@ -39,6 +39,11 @@ pub(crate) fn header_bytes(message: &[u8]) -> usize {
     end + if rest.starts_with(b"\r\n") { 2 } else { usize::from(rest.starts_with(b"\n")) }
 }
 
+/// Whether a message has a field with a name.
+pub(crate) fn has_field(message: &[u8], name: &str) -> bool {
+    fields(message).any(|(_, found)| found.eq_ignore_ascii_case(name.as_bytes()))
+}
+
 /// The values of all fields with a name, trimmed.
 pub(crate) fn field_values<'m>(message: &'m [u8], name: &str) -> impl Iterator<Item = &'m [u8]> {
     fields(message).filter(move |(_, found)| found.eq_ignore_ascii_case(name.as_bytes())).filter_map(

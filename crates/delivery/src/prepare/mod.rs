@@ -10,11 +10,14 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use restante_blobs::Blobs;
 use restante_core::{BlobId, Error, ErrorKind};
-use restante_mail::queue::{self, QueuedMessage, Reply, SourceKind, Transmission};
+use restante_directory::EmailAddress;
+use restante_mail::queue::{self, QueuedMessage, Reply, Source, SourceKind, Transmission};
+use restante_mail_wire::{compose::OriginFields, header::Date};
+use sha2::{Digest, Sha256};
 
 pub use encode::to_seven_bit;
 pub(crate) use fields::header_bytes;
-use fields::without_fields;
+use fields::{has_field, without_fields};
 pub use lines::LINE_BYTES_MAX;
 
 use crate::{Outgoing, PrepareError, Preparing};
@@ -32,16 +35,21 @@ pub fn sniff(message: &[u8]) -> Transmission {
 }
 
 /// A stored message as it leaves this server: lines end with CRLF and have [`LINE_BYTES_MAX`] bytes at most, there is no other CR or LF and no NUL, and
-/// the last line is ended. `Bcc` fields of messages that were submitted by JMAP are removed (RFC 8621 §7.5).
+/// the last line is ended. A message that was submitted by JMAP has `origin` fields: its `Bcc` fields are removed (RFC 8621 §7.5), and those that it
+/// lacks are added.
 ///
 /// Parts with longer lines are encoded anew; other long lines are folded.
-pub fn prepared(stored: &[u8], source: SourceKind) -> Cow<'_, [u8]> {
+pub fn prepared<'m>(stored: &'m [u8], origin: Option<&OriginFields>) -> Cow<'m, [u8]> {
     let mut message = lines::normalized(stored);
-    if source == SourceKind::Submission {
+    if let Some(origin) = origin {
         message = match without_fields(&message, &["Bcc", "Resent-Bcc"]) {
             Some(without) => Cow::Owned(without),
             None => message,
         };
+        let added = origin.missing(has_field(&message, "Date"), has_field(&message, "Message-ID"));
+        if !added.is_empty() {
+            message = Cow::Owned([added.as_bytes(), &message].concat());
+        }
     }
     if !lines::has_long(&message) {
         return message;
@@ -52,6 +60,29 @@ pub fn prepared(stored: &[u8], source: SourceKind) -> Cow<'_, [u8]> {
     folded.extend_from_slice(body);
     let encoded = encode::without_long_lines(&folded).unwrap_or(folded);
     Cow::Owned(lines::folded(&encoded))
+}
+
+/// The fields that a message which was submitted by JMAP gets if it lacks them: the same in each attempt and for all recipients. `None` for other
+/// messages, which had what they need when they came.
+fn origin_fields(message: &QueuedMessage) -> Option<OriginFields> {
+    let message_id = made_message_id(&message.source, message.blob, &message.sender)?;
+    let date = Date { seconds: i64::try_from(message.queued).unwrap_or(i64::MAX), offset_minutes: 0 };
+    Some(OriginFields { date, message_id })
+}
+
+/// The Message-ID that a message which was submitted by JMAP gets if it has none, without brackets.
+fn made_message_id(source: &Source, blob: BlobId, sender: &str) -> Option<String> {
+    if source.kind != SourceKind::Submission {
+        return None;
+    }
+    let domain = match sender.parse::<EmailAddress>() {
+        Ok(address) => address.domain().to_string(),
+        Err(_) => "localhost".to_owned(), // nobody may submit with such a sender
+    };
+    // The blob, since the keys of two servers may be the same.
+    let hash: [u8; 32] = Sha256::new().chain_update(source.key).chain_update(blob.0).finalize().into();
+    let number = u128::from_be_bytes(hash.first_chunk().copied().unwrap_or_default());
+    Some(format!("{number:032x}@{domain}"))
 }
 
 /// Reads messages from the blobs and prepares them.
@@ -77,10 +108,18 @@ async fn read(blobs: &dyn Blobs, id: BlobId, range: Range<u64>, size: u64) -> Re
     Ok(bytes.freeze())
 }
 
-/// The Message-ID of a stored message, without brackets; `None` when it has none or can't be read now.
-pub(crate) async fn message_id(blobs: &dyn Blobs, id: BlobId) -> Option<String> {
-    let begin = read(blobs, id, 0..HEADER_BYTES_MAX, HEADER_BYTES_MAX).await.ok()?;
-    queue::message_id(&begin)
+/// The Message-ID that a message has when it is sent, without brackets; `None` when it has none or can't be read now.
+pub(crate) async fn message_id(
+    blobs: &dyn Blobs,
+    source: &Source,
+    blob: BlobId,
+    sender: &str,
+) -> Option<String> {
+    let begin = read(blobs, blob, 0..HEADER_BYTES_MAX, HEADER_BYTES_MAX).await.ok()?;
+    if has_field(&begin, "Message-ID") {
+        return queue::message_id(&begin);
+    }
+    made_message_id(source, blob, sender)
 }
 
 #[async_trait]
@@ -96,11 +135,12 @@ impl Preparing for BlobPreparing {
         if stored.is_empty() {
             return Err(PrepareError::Never(Reply::own(554, "5.6.0", "the message is empty")));
         }
-        let kind = message.source.kind;
+        let origin = origin_fields(message);
         let bytes = if stored.len() <= INLINE_BYTES_MAX {
-            prepared_bytes(stored, kind)
+            prepared_bytes(stored, origin.as_ref())
         } else {
-            let preparing = tokio::task::spawn_blocking(move || prepared_bytes(stored, kind)).await;
+            let preparing =
+                tokio::task::spawn_blocking(move || prepared_bytes(stored, origin.as_ref())).await;
             preparing.map_err(|error| {
                 PrepareError::Broken(Error::internal(format!("a message could not be prepared: {error}")))
             })?
@@ -116,7 +156,7 @@ impl Preparing for BlobPreparing {
             sender: message.sender.clone(),
             envelope_id: message.envelope_id.clone(),
             returned: message.returned,
-            source: kind,
+            source: message.source.kind,
             account: message.source.account,
             record: message.source.record,
             key: message.source.key,
@@ -124,13 +164,13 @@ impl Preparing for BlobPreparing {
     }
 
     async fn message_id(&self, message: &QueuedMessage) -> Option<String> {
-        message_id(&*self.blobs, message.blob).await
+        message_id(&*self.blobs, &message.source, message.blob, &message.sender).await
     }
 }
 
 /// The same without a copy where nothing changes.
-fn prepared_bytes(stored: Bytes, source: SourceKind) -> Bytes {
-    match prepared(&stored, source) {
+fn prepared_bytes(stored: Bytes, origin: Option<&OriginFields>) -> Bytes {
+    match prepared(&stored, origin) {
         Cow::Borrowed(_) => stored,
         Cow::Owned(bytes) => Bytes::from(bytes),
     }

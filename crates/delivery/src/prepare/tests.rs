@@ -3,12 +3,22 @@ use restante_mail::message;
 
 use super::*;
 
-fn prepare(message: &str, source: SourceKind) -> String {
-    String::from_utf8(prepared(message.as_bytes(), source).into_owned()).unwrap()
+const DATE: &str = "Date: Sun, 9 Sep 2001 01:46:40 +0000\r\n";
+const MESSAGE_ID: &str = "Message-ID: <id@example.org>\r\n";
+
+fn origin() -> OriginFields {
+    let date = Date { seconds: 1_000_000_000, offset_minutes: 0 };
+    OriginFields { date, message_id: "id@example.org".to_owned() }
 }
 
+/// A message that was submitted by JMAP.
+fn submitted(message: &str) -> String {
+    String::from_utf8(prepared(message.as_bytes(), Some(&origin())).into_owned()).unwrap()
+}
+
+/// A message that came otherwise.
 fn smtp(message: &str) -> String {
-    prepare(message, SourceKind::Smtp)
+    String::from_utf8(prepared(message.as_bytes(), None).into_owned()).unwrap()
 }
 
 /// What must hold for all that leaves.
@@ -51,9 +61,56 @@ fn out13_all_line_breaks_leave_as_crlf_and_nul_not_at_all() {
 fn su3_bcc_leaves_a_message_when_it_is_sent() {
     let stored =
         "From: a@b\r\nBCC : c@d,\r\n\te@f\r\nTo: g@h\r\nBcc: i@j\r\nResent-Bcc: k@l\r\n\r\nBcc: body\r\n";
-    assert_eq!(prepare(stored, SourceKind::Submission), "From: a@b\r\nTo: g@h\r\n\r\nBcc: body\r\n");
-    assert_eq!(prepare(stored, SourceKind::Forward), stored, "what others sent is not changed");
-    assert_eq!(prepare("Bcc: c@d\n", SourceKind::Submission), "");
+    let sent = "From: a@b\r\nTo: g@h\r\n\r\nBcc: body\r\n";
+    assert_eq!(submitted(stored), format!("{DATE}{MESSAGE_ID}{sent}"));
+    assert_eq!(smtp(stored), stored, "what others sent is not changed");
+    assert_eq!(submitted("Bcc: c@d\n"), format!("{DATE}{MESSAGE_ID}"));
+}
+
+/// A message that was imported without them was sent without them.
+#[test]
+fn su3_a_message_is_sent_with_date_and_message_id() {
+    let stored = "From: a@b\r\n\r\nDate: body\r\n";
+    assert_eq!(submitted(stored), format!("{DATE}{MESSAGE_ID}{stored}"));
+    let dated = "date : now\r\nFrom: a@b\r\n\r\nText\r\n";
+    assert_eq!(submitted(dated), format!("{MESSAGE_ID}{dated}"));
+    let named = "From: a@b\r\nMESSAGE-ID: <x@y>\r\nDate: now\r\n\r\nText\r\n";
+    assert_eq!(submitted(named), named);
+    assert_eq!(smtp(stored), stored, "what others sent is not changed");
+}
+
+#[tokio::test]
+async fn su3_a_submission_has_the_same_message_id_in_each_attempt_and_in_the_log() {
+    let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
+    let blobs = restante_blobs::open(blobs).await.unwrap().blobs;
+    let raw = Bytes::from("From: a@b.example\r\n\r\nText\r\n");
+    let blob = blobs.put(&mut raw.clone()).await.unwrap().id;
+    let preparing = BlobPreparing::new(blobs);
+    let of_key = |key: u8, kind| QueuedMessage {
+        source: Source { kind, account: None, record: restante_records::RecordId(1), key: [key; 32] },
+        blob,
+        size: raw.len() as u64,
+        sender: "a@Bücher.example".to_owned(),
+        envelope_id: None,
+        returned: None,
+        transmission: Transmission::default(),
+        queued: 1_000_000_000,
+    };
+    let mut ids = Vec::new();
+    for key in [1, 1, 2] {
+        let message = of_key(key, SourceKind::Submission);
+        let sent = preparing.prepare(&message).await.unwrap();
+        assert!(sent.bytes.starts_with(DATE.as_bytes()), "{}", sent.bytes.escape_ascii());
+        let id = sent.message_id().unwrap();
+        assert!(id.ends_with("@xn--bcher-kva.example"), "{id}");
+        assert_eq!(preparing.message_id(&message).await.as_ref(), Some(&id));
+        ids.push(id);
+    }
+    assert_eq!(ids[0], ids[1]);
+    assert_ne!(ids[0], ids[2], "another submission of the same email");
+    let forwarded = of_key(1, SourceKind::Forward);
+    assert_eq!(preparing.prepare(&forwarded).await.unwrap().bytes, raw);
+    assert_eq!(preparing.message_id(&forwarded).await, None);
 }
 
 #[test]
@@ -162,12 +219,12 @@ proptest! {
             ], 0..12),
     ) {
         let stored = pieces.concat();
-        for source in [SourceKind::Submission, SourceKind::Forward] {
-            let sent = prepared(stored.as_bytes(), source);
+        for origin in [Some(&origin()), None] {
+            let sent = prepared(stored.as_bytes(), origin);
             assert_fit(&sent);
-            prop_assert_eq!(prepared(&sent, source), sent.clone(), "it is done once");
+            prop_assert_eq!(prepared(&sent, origin), sent.clone(), "it is done once");
         }
-        if let Some(encoded) = to_seven_bit(&prepared(stored.as_bytes(), SourceKind::Smtp)) {
+        if let Some(encoded) = to_seven_bit(&prepared(stored.as_bytes(), None)) {
             assert_fit(&encoded);
             prop_assert!(encoded.is_ascii());
         }

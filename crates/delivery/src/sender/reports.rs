@@ -46,7 +46,14 @@ pub(super) async fn notice(
         return Ok(None);
     }
     let recipients = reported.iter().map(|decision| about(shared, kind, decision, now)).collect();
+    let label = match kind {
+        NoticeKind::Failed => NOTICE_KINDS[0],
+        NoticeKind::Delayed => NOTICE_KINDS[1],
+        NoticeKind::Delivered { .. } => NOTICE_KINDS[2],
+    };
+    let key = key(label, message, &reported);
     let about = NoticeAbout {
+        key,
         kind,
         sender: message.sender.clone(),
         envelope_id: message.envelope_id.clone(),
@@ -60,11 +67,6 @@ pub(super) async fn notice(
     let (bytes, transmission) = shared.parts.notices.compose(&about);
     let size = bytes.len() as u64;
     let put = shared.parts.blobs.put(&mut Bytes::from(bytes)).await?;
-    let label = match kind {
-        NoticeKind::Failed => NOTICE_KINDS[0],
-        NoticeKind::Delayed => NOTICE_KINDS[1],
-        NoticeKind::Delivered { .. } => NOTICE_KINDS[2],
-    };
     shared.parts.metrics.count_notice(label);
     let notify = Notify { on_success: false, on_failure: false, on_delay: false };
     Ok(Some(NewMessage {
@@ -72,7 +74,7 @@ pub(super) async fn notice(
             kind: SourceKind::Report,
             account: message.source.account,
             record: message.source.record,
-            key: key(label, message, &reported),
+            key,
         },
         blob: put.id,
         size,

@@ -81,17 +81,7 @@ impl Args {
         creations: &Creations,
     ) -> Result<Option<Vec<String>>, MethodError> {
         let Some(ids) = self.nullable::<Vec<Id>>("ids")? else { return Ok(None) };
-        let mut distinct = Vec::with_capacity(ids.len());
-        let mut seen = std::collections::HashSet::with_capacity(ids.len());
-        for id in ids {
-            let id = match creations.resolve(id.as_str()) {
-                Some(resolved) => resolved.to_owned(),
-                None => id.into_string(),
-            };
-            if seen.insert(id.clone()) {
-                distinct.push(id);
-            }
-        }
+        let distinct = creations.distinct(ids);
         context.check_objects_in_get(distinct.len())?;
         Ok(Some(distinct))
     }

@@ -29,6 +29,11 @@ impl Capability {
             Self::WebPushVapid => "urn:ietf:params:jmap:webpush-vapid",
         }
     }
+
+    /// Whether an account has it for users to whom it was granted, too: nobody sends for others.
+    pub(crate) fn is_shared(self) -> bool {
+        self != Self::Submission
+    }
 }
 
 const SERVED: [Capability; 8] = [

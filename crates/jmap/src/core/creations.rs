@@ -1,6 +1,8 @@
 //! Creation ids: what a client calls an object that it makes, until it knows the id (RFC 8620 §3.3, §5.3).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+use super::Id;
 
 /// The creation ids of a request: one map for all types, in which the latest object of a creation id counts.
 #[derive(Debug, Default)]
@@ -21,6 +23,19 @@ impl Creations {
             Some(key) => self.ids.get(key).map(String::as_str),
             None => Some(id),
         }
+    }
+
+    /// Each id of a list once. Creation ids are resolved where they can be; an unknown one stays as it is, and names nothing.
+    pub(crate) fn distinct(&self, ids: Vec<Id>) -> Vec<String> {
+        let mut seen = HashSet::with_capacity(ids.len());
+        let mut distinct = Vec::with_capacity(ids.len());
+        for id in ids {
+            let id = self.resolve(id.as_str()).map_or_else(|| id.as_str().to_owned(), str::to_owned);
+            if seen.insert(id.clone()) {
+                distinct.push(id);
+            }
+        }
+        distinct
     }
 
     /// Notes the id of what was made.

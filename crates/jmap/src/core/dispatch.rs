@@ -3,12 +3,16 @@
 use std::{collections::HashMap, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use serde_json::{Map, Value};
 use tokio::{task::yield_now, time::Instant};
 use tracing::error;
 
 use super::{
-    Answers, Args, Capability, Context, Creations, MethodError, reference,
+    Answers, Args, Capability, Context, Creations, MethodError,
+    ids::read_account_id,
+    reference,
     request::{Call, Request},
+    uploads::UsedUploads,
 };
 use crate::metrics::JmapMetrics;
 
@@ -17,6 +21,9 @@ use crate::metrics::JmapMetrics;
 pub(crate) struct Exchange {
     pub(crate) creations: Creations,
     pub(crate) answers: Answers,
+    pub(crate) uploads: UsedUploads,
+    /// Bytes of which Blob/get has made digests; those of two digests count twice.
+    pub(crate) hashed_bytes: u64,
 }
 
 /// Runs a call: writes its response, or several. An error replaces all that the call has written, so a method that has changed
@@ -28,7 +35,7 @@ pub(crate) type Run =
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// Without this capability in `using` the method is unknown (RFC 8620 §3.3).
+    /// Without this capability in `using` the method is unknown (RFC 8620 §3.3), and an account that does not have it is refused.
     pub(crate) capability: Capability,
     pub(crate) run: Run,
 }
@@ -60,7 +67,12 @@ pub(crate) async fn run(
     bytes: Vec<u8>,
 ) -> Exchange {
     let Request { calls, created_ids, .. } = request;
-    let mut exchange = Exchange { creations: Creations::new(created_ids), answers: Answers::behind(bytes) };
+    let mut exchange = Exchange {
+        creations: Creations::new(created_ids),
+        answers: Answers::behind(bytes),
+        uploads: UsedUploads::default(),
+        hashed_bytes: 0,
+    };
     let mut readable = reference::Readable::default();
     let mut running_since = Instant::now();
     for Call { name, arguments, id } in calls {
@@ -79,6 +91,10 @@ pub(crate) async fn run(
                 Err(MethodError::RequestTooLarge(text.to_owned()))
             }
             Some(method) => match reference::resolve(arguments, &exchange.answers, &mut readable) {
+                // RFC 8620 §3.6.2: the account is there, and does not support the method.
+                Ok(arguments) if !has_capability(context, &arguments, method.capability) => {
+                    Err(MethodError::AccountNotSupportedByMethod)
+                }
                 Ok(arguments) => run_call(method, context, &mut exchange, Args::new(arguments)).await,
                 Err(error) => Err(error),
             },
@@ -98,6 +114,14 @@ fn written_too_much(context: &Context, exchange: &Exchange) -> bool {
     exchange.answers.bytes() > bytes_max || exchange.answers.written_bytes() / 2 > bytes_max
 }
 
+/// Whether the account of a call has a capability in the session object. The method itself refuses an account that there is not.
+fn has_capability(context: &Context, arguments: &Map<String, Value>, capability: Capability) -> bool {
+    let account = arguments.get("accountId").and_then(Value::as_str).and_then(read_account_id);
+    account.is_none_or(|account| {
+        context.access(account).is_none() || capability.is_shared() || context.login.account == account
+    })
+}
+
 /// Runs one call. A panic is an error of that call alone.
 async fn run_call(
     method: &Method,
@@ -114,7 +138,7 @@ async fn run_call(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::{JmapConfig, core::Members, testing::TestServer};

@@ -167,22 +167,51 @@ impl FromStr for BlobRef {
 
 /// A state: all changes up to a revision, and of the next one the entries in the order of (kind, id) up to an id, where one commit
 /// has more than fit into an answer. Written as `12`, or as `12-7`.
+///
+/// Between two pages of changes a client does not have all objects as of the revision: one that has changed again since is named on a
+/// later page alone. Such a state may have the revision that the first page began at, behind `@`: `12@9`, or `12-7@9`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct State {
     pub(crate) revision: Revision,
     pub(crate) up_to: Option<RecordId>,
+    /// Less than `revision`.
+    paged_since: Option<Revision>,
+}
+
+impl State {
+    /// All changes up to a revision, and a part of the next one.
+    pub(crate) fn part(revision: Revision, up_to: Option<RecordId>) -> Self {
+        Self { revision, up_to, paged_since: None }
+    }
+
+    /// The same between two pages of changes, of which the first began at `since`.
+    #[must_use]
+    pub(crate) fn paged_since(self, since: Revision) -> Self {
+        Self { paged_since: Some(since).filter(|since| *since < self.revision), ..self }
+    }
+
+    /// A client in this state has each object as of this revision or a later one.
+    pub(crate) fn known(self) -> Revision {
+        self.paged_since.unwrap_or(self.revision)
+    }
+
+    /// The revision, unless this is a state within a commit or between two pages.
+    pub(crate) fn whole(self) -> Option<Revision> {
+        (self == Self::from(self.revision)).then_some(self.revision)
+    }
 }
 
 impl From<Revision> for State {
     fn from(revision: Revision) -> Self {
-        Self { revision, up_to: None }
+        Self::part(revision, None)
     }
 }
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.revision.0)?;
-        self.up_to.map_or(Ok(()), |id| write!(f, "-{}", id.0))
+        self.up_to.map_or(Ok(()), |id| write!(f, "-{}", id.0))?;
+        self.paged_since.map_or(Ok(()), |since| write!(f, "@{}", since.0))
     }
 }
 
@@ -197,11 +226,19 @@ impl FromStr for State {
 
     /// Reads a state; fails for a text that is no state of this server.
     fn from_str(text: &str) -> Result<Self, ()> {
+        let (text, paged_since) = match text.split_once('@') {
+            Some((text, since)) => (text, Some(Revision(number(since).ok_or(())?))),
+            None => (text, None),
+        };
         let (revision, up_to) = match text.split_once('-') {
             Some((revision, id)) => (revision, Some(RecordId(number(id).ok_or(())?))),
             None => (text, None),
         };
-        Ok(Self { revision: Revision(number(revision).ok_or(())?), up_to })
+        let revision = Revision(number(revision).ok_or(())?);
+        if paged_since.is_some_and(|since| since >= revision) {
+            return Err(());
+        }
+        Ok(Self { revision, up_to, paged_since })
     }
 }
 
@@ -244,10 +281,27 @@ mod tests {
 
     #[test]
     fn s6_a_state_is_a_revision_or_a_part_of_the_next() {
-        let half = State { revision: Revision(12), up_to: Some(RecordId(7)) };
+        let half = State::part(Revision(12), Some(RecordId(7)));
         assert_eq!((half.to_string(), "12-7".parse()), ("12-7".to_owned(), Ok(half)));
         assert_eq!("0".parse(), Ok(State::from(Revision(0))));
         for text in ["", "-", "12-", "x", "012", "1-2-3", "-1"] {
+            assert_eq!(text.parse::<State>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn s7_a_state_between_two_pages_has_where_they_began() {
+        let whole = State::from(Revision(12));
+        let half = State::part(Revision(12), Some(RecordId(7)));
+        for (state, text) in [(whole, "12@9"), (half, "12-7@9")] {
+            let paged = state.paged_since(Revision(9));
+            assert_eq!((paged.to_string(), text.parse()), (text.to_owned(), Ok(paged)));
+            assert_eq!((paged.known(), paged.whole()), (Revision(9), None));
+        }
+        assert_eq!((whole.known(), whole.whole()), (Revision(12), Some(Revision(12))));
+        assert_eq!((half.known(), half.whole()), (Revision(12), None));
+        assert_eq!(half.paged_since(Revision(12)).to_string(), "12-7");
+        for text in ["@", "12@", "@9", "12@12", "12@13", "12@09", "12@9@9", "12@9-7", "12-@9"] {
             assert_eq!(text.parse::<State>(), Err(()), "{text}");
         }
     }

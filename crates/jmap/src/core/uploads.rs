@@ -1,32 +1,86 @@
 //! Uploads: blobs that nothing refers to yet. They live for some time, for the user who uploaded them, in a quota of their own.
 
+use std::collections::HashSet;
+
 use restante_core::{BlobId, Error, ErrorKind};
-use restante_mail::{Mail, upload};
+use restante_mail::{Mail, Tries, upload};
 use restante_records::{
     AccountId, Body, Change, Commit, Get, Properties, QUERY_ROWS_MAX, Query, Record, RecordId, Value,
 };
 
-use super::{Context, content::number};
+use super::{BlobRef, Content, Context, content::number};
+use crate::JmapConfig;
 
 /// The most uploads of a user in an account: beyond them the oldest go.
 const UPLOADS_MAX: usize = 1_000;
-/// How often a commit is tried when others upload to the account at the same time.
-const TRIES: usize = 16;
 /// Uploads of one hash that are looked at.
 const SAME_HASH_MAX: usize = 16;
+
+/// The uploads that the calls of a request make, and those that they take bytes of. They are the newest of the user, and as long as
+/// they are not more than the quota of an account, none of them pushes out another one.
+#[derive(Debug, Default)]
+pub(crate) struct UsedUploads {
+    bytes: u64,
+    known: HashSet<(AccountId, RecordId)>,
+}
+
+impl UsedUploads {
+    /// Counts the bytes of an upload that is to be made; false when there are too many with it. The first of a request always fits, as
+    /// one over HTTP does.
+    pub(crate) fn admit(&mut self, config: &JmapConfig, bytes: u64) -> bool {
+        let total = self.bytes.saturating_add(bytes);
+        let fits = total <= config.uploads_bytes_max.get() && self.known.len() < UPLOADS_MAX;
+        if !fits && !self.known.is_empty() {
+            return false;
+        }
+        self.bytes = total;
+        true
+    }
+
+    /// Adds an upload whose bytes were counted.
+    pub(crate) fn made(&mut self, account: AccountId, upload: RecordId) {
+        self.known.insert((account, upload));
+    }
+
+    /// Begins the time of an upload anew, because bytes are taken of it, and counts it. Once for each.
+    ///
+    /// # Errors
+    /// Those of [`note`].
+    pub(crate) async fn renew(
+        &mut self,
+        context: &Context,
+        account: AccountId,
+        upload: RecordId,
+    ) -> Result<(), Error> {
+        if self.known.contains(&(account, upload)) {
+            return Ok(());
+        }
+        let content = context.content(account, &BlobRef::upload(upload)).await?;
+        let Some(Content::Stored { blob, size }) = content else { return Ok(()) };
+        // Another request may push it out in this moment, and its blob may be swept then.
+        if context.blobs().touch(&[blob]).await?.first() == Some(&true) {
+            note(context, account, blob, size).await?;
+            self.bytes = self.bytes.saturating_add(size);
+            self.known.insert((account, upload));
+        }
+        Ok(())
+    }
+}
 
 /// Notes that the user has uploaded a blob to an account, and returns the upload. The same bytes again are the same upload, whose
 /// time begins anew (RFC 8620 §6.1). Expired uploads go, and the oldest beyond the quota.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when others upload to the account all the time.
+/// Those of the records; `Unavailable` when other servers change uploads of the account all the time.
 pub(crate) async fn note(
     context: &Context,
     account: AccountId,
     blob: BlobId,
     bytes: u64,
 ) -> Result<RecordId, Error> {
-    for _ in 0..TRIES {
+    let _lock = context.mail().lock_edits(account, upload::KIND).await;
+    let mut tries = Tries::default();
+    loop {
         let plan = plan(context, account, blob, bytes).await?;
         let known = plan.known;
         match context.records().commit(account, plan.commit).await {
@@ -34,11 +88,15 @@ pub(crate) async fn note(
                 let missing = || Error::internal("a commit that creates an upload returned no id");
                 return known.or_else(|| committed.created.first().copied()).ok_or_else(missing);
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                if !tries.next().await {
+                    let what = format!("uploads of account {} change all the time: try again", account.0);
+                    return Err(Error::unavailable(what));
+                }
+            }
             Err(error) => return Err(error),
         }
     }
-    Err(Error::unavailable(format!("others upload to the account {} at the same time: try again", account.0)))
 }
 
 /// What is to be committed.

@@ -121,7 +121,7 @@ impl App {
         let session_state = session::state(self, &login, base).await?;
         let context = self.context(login, request.using);
         let exchange = dispatch::run(&self.methods, &self.parts.metrics, &context, request, begun).await;
-        let Exchange { creations, answers } = exchange;
+        let Exchange { creations, answers, .. } = exchange;
         let mut bytes = answers.into_bytes();
         bytes.push(b']');
         if let Some(ids) = creations.returned() {

@@ -48,10 +48,18 @@ pub(super) async fn download(
     Path((account, blob, name)): Path<(String, String, String)>,
     request: HttpRequest,
 ) -> Response {
-    match answer(&app, account, &blob, &name, request.uri(), request.extensions()).await {
-        Ok(response) => response,
-        Err(failure) => failure.into_response(),
-    }
+    let answered = answer(&app, account, &blob, &name, request.uri(), request.extensions()).await;
+    answered.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// `GET` of a blob where the client had no name for the template of the URL.
+pub(super) async fn download_unnamed(
+    State(app): State<Arc<App>>,
+    Path((account, blob)): Path<(String, String)>,
+    request: HttpRequest,
+) -> Response {
+    let answered = answer(&app, account, &blob, "", request.uri(), request.extensions()).await;
+    answered.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn answer(
@@ -101,8 +109,11 @@ fn content_type(uri: &Uri) -> Result<HeaderValue, Refusal> {
     value.ok_or_else(|| Refusal::field("type", "expected a media type"))
 }
 
-/// Tells browsers to save the blob by a name (RFC 6266).
+/// Tells browsers to save the blob by a name (RFC 6266). Without a name they choose one.
 fn disposition(name: &str) -> Result<HeaderValue, Refusal> {
+    if name.is_empty() {
+        return Ok(HeaderValue::from_static("attachment"));
+    }
     if name.len() > NAME_BYTES_MAX {
         return Err(Refusal::field("name", "is too long"));
     }
@@ -131,6 +142,7 @@ mod tests {
         assert_eq!(text("a b.txt"), r#"attachment; filename="a b.txt""#);
         assert_eq!(text("grün.txt"), r#"attachment; filename="gr_n.txt"; filename*=UTF-8''gr%C3%BCn.txt"#);
         assert_eq!(text("a\"\r\n%"), r#"attachment; filename="a____"; filename*=UTF-8''a%22%0D%0A%25"#);
+        assert_eq!(text(""), "attachment");
         assert!(disposition(&"x".repeat(1_025)).is_err());
     }
 

@@ -118,6 +118,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Vec<Route> {
         Route::post("/jmap/token", "a short-lived token for URLs", token::token),
         Route::post("/jmap/upload/{account}", "store a blob for a day", upload::upload),
         Route::get("/jmap/download/{account}/{blob}/{name}", "the bytes of a blob", download::download),
+        Route::get("/jmap/download/{account}/{blob}/", "the bytes of a blob", download::download_unnamed),
     ];
     let policy = Route::get(mta_sts::PATH, "the MTA-STS policy of a domain", mta_sts::policy);
     let of_accounts = all.into_iter().map(|route| route.with_audience(Audience::Accounts));

@@ -192,8 +192,7 @@ fn write_account(app: &App, account: &Listed, mut out: Object<'_>) {
     drop(blob);
     capabilities.object(Capability::Quota.uri());
     capabilities.object(Capability::VacationResponse.uri());
-    if account.is_personal {
-        // Nobody sends for others.
+    if account.is_personal || Capability::Submission.is_shared() {
         write_submission(app, capabilities.object(Capability::Submission.uri()));
     }
 }

@@ -39,7 +39,12 @@ pub(super) async fn token(State(app): State<Arc<App>>, request: HttpRequest) -> 
 /// [`Directory::check_url_token`](restante_directory::Directory::check_url_token) when the request has no `Authorization`.
 pub fn url_token(head: &Parts) -> Option<&str> {
     let path = head.uri.path();
-    if head.method != Method::GET || !(path == EVENTS || path == SOCKET || path.starts_with(DOWNLOAD)) {
+    let may_have_token = match head.method {
+        Method::GET => path == EVENTS || path == SOCKET || path.starts_with(DOWNLOAD),
+        Method::HEAD => path.starts_with(DOWNLOAD),
+        _ => false,
+    };
+    if !may_have_token {
         return None;
     }
     let mut parameters = head.uri.query()?.split('&').filter_map(|parameter| parameter.split_once('='));

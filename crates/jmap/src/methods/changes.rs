@@ -243,7 +243,7 @@ impl History<'_> {
             page.add(id, what);
         }
         if page.has_more {
-            page.new = State { revision: Revision(revision.0.saturating_sub(1)), up_to: last };
+            page.new = State::part(Revision(revision.0.saturating_sub(1)), last);
             return Ok(Some(page));
         }
         let state = self.state().await?;

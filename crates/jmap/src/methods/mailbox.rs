@@ -76,16 +76,22 @@ async fn get(context: &Context, exchange: &mut Exchange, args: Args) -> Result<(
     Ok(())
 }
 
-/// Mailbox/changes: names the counts when nothing else changed of the mailboxes that were updated (S7).
+/// Mailbox/changes: names the counts when nothing else changed of the mailboxes that were updated (S7), since the client's state or,
+/// between two pages, since the state at which the first one began.
 async fn changes(context: &Context, exchange: &mut Exchange, mut args: Args) -> Result<(), MethodError> {
     let account = args.account(context, Access::Read).await?;
-    let page = changes::page(context, account, mailbox::KIND, &mut args).await?;
+    let mut page = changes::page(context, account, mailbox::KIND, &mut args).await?;
     args.done()?;
     let (mailboxes, _) = context.mail().mailboxes(account).await?;
+    // RFC 8621 §2.2: a mailbox that changes twice is on the page of its last change alone, which may be one of counts.
+    let known = page.old.known();
+    if page.has_more {
+        page.new = page.new.paged_since(known);
+    }
     let have_counts_changed = |id: &RecordId| {
         let index = mailboxes.binary_search_by_key(id, |mailbox| mailbox.id);
         let mailbox = index.ok().and_then(|index| mailboxes.get(index));
-        mailbox.is_some_and(|mailbox| mailbox.shape <= page.old.revision)
+        mailbox.is_some_and(|mailbox| mailbox.shape <= known)
     };
     let is_counts = !page.updated.is_empty() && page.updated.iter().all(have_counts_changed);
     let mut answer = exchange.answers.begin();
@@ -122,12 +128,10 @@ async fn query_changes(
     }
     let since: State = query.since.parse().map_err(|()| MethodError::CannotCalculateChanges)?;
     let (mailboxes, state) = context.mail().mailboxes(query.account).await?;
-    if since.up_to.is_some() || since.revision > state {
-        return Err(MethodError::CannotCalculateChanges);
-    }
-    let mut changed = changes::changed_since(context, query.account, mailbox::KIND, since.revision).await?;
+    let since = since.whole().filter(|since| *since <= state).ok_or(MethodError::CannotCalculateChanges)?;
+    let mut changed = changes::changed_since(context, query.account, mailbox::KIND, since).await?;
     // Filters and sorts look at no counts, and most changes are of counts alone.
-    let have_counts_changed = |mailbox: &&Mailbox| mailbox.shape <= since.revision;
+    let have_counts_changed = |mailbox: &&Mailbox| mailbox.shape <= since;
     for mailbox in mailboxes.iter().filter(have_counts_changed) {
         changed.remove(&mailbox.id);
     }

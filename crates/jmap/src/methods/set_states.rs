@@ -12,10 +12,7 @@ use crate::core::{Context, MethodError, SetAnswer, State};
 pub(crate) fn expected(if_in_state: Option<&str>) -> Result<Option<Revision>, MethodError> {
     let Some(text) = if_in_state else { return Ok(None) };
     let state: State = text.parse().map_err(|()| MethodError::StateMismatch)?;
-    match state.up_to {
-        None => Ok(Some(state.revision)),
-        Some(_) => Err(MethodError::StateMismatch),
-    }
+    state.whole().map(Some).ok_or(MethodError::StateMismatch)
 }
 
 /// The present state of a kind.

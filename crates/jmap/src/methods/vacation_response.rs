@@ -155,12 +155,14 @@ async fn set(context: &Context, exchange: &mut Exchange, mut args: Args) -> Resu
                 answer.updated.push((ID.to_owned(), None));
             }
             Err(SetFailure::Object(error)) => answer.not_updated.push((id, error)),
-            Err(SetFailure::Mail(error)) => answer.not_updated.push((id, of_edit(error, false)?)),
+            Err(SetFailure::Mail(error)) => {
+                answer.not_updated.push((id, of_edit(error, !transitions.is_empty())?))
+            }
         }
     }
-    for id in set.destroy {
-        let error = if is_one(id.as_str()) { singleton() } else { SetError::not_found() };
-        answer.not_destroyed.push((id.into_string(), error));
+    for id in exchange.creations.distinct(set.destroy) {
+        let error = if id == ID { singleton() } else { SetError::not_found() };
+        answer.not_destroyed.push((id, error));
     }
     transitions.put(&mut answer);
     answer.write(&mut exchange.answers);
@@ -185,33 +187,52 @@ fn patched(before: &VacationResponse, patch: Map<String, Value>) -> Result<Vacat
     if is_enabled.is_none() {
         invalid.add("isEnabled", "must be true or false");
     }
-    let mut take = |name: &str, read: &dyn Fn(Value) -> bool| {
-        let value = after.remove(name).filter(|value| !value.is_null());
-        if value.as_ref().is_some_and(|value| !read(value.clone())) {
-            invalid.add(name, "has a value of another type, or one that is too long");
-        }
-        value
-    };
-    let is_date = |value: Value| UtcDate::read(value).is_some();
-    let is_subject = |value: Value| {
-        let is_line = |text: &str| text.len() <= SUBJECT_BYTES_MAX && !text.chars().any(char::is_control);
-        value.as_str().is_some_and(is_line)
-    };
-    let date = |value: Option<Value>| value.and_then(UtcDate::read).map(|date| date.0);
-    let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
     let response = VacationResponse {
         is_enabled: is_enabled.unwrap_or_default(),
         enabled_since: before.enabled_since,
-        from_date: date(take("fromDate", &is_date)),
-        to_date: date(take("toDate", &is_date)),
-        subject: text(take("subject", &is_subject)),
-        text_body: text(take("textBody", &|value| value.is_string())),
-        html_body: text(take("htmlBody", &|value| value.is_string())),
+        from_date: take(&mut after, "fromDate", read_date, &mut invalid),
+        to_date: take(&mut after, "toDate", read_date, &mut invalid),
+        subject: take(&mut after, "subject", read_subject, &mut invalid),
+        text_body: take(&mut after, "textBody", read_text, &mut invalid),
+        html_body: take(&mut after, "htmlBody", read_text, &mut invalid),
     };
     for name in after.keys() {
         invalid.add(name, "is no property of vacation responses");
     }
     if invalid.is_empty() { Ok(response) } else { Err(invalid.into_error()) }
+}
+
+/// Takes a property that may be null; what is wrong with it is added to `invalid`.
+fn take<T>(
+    object: &mut Map<String, Value>,
+    name: &str,
+    read: fn(Value) -> Result<T, &'static str>,
+    invalid: &mut Invalid,
+) -> Option<T> {
+    let value = object.remove(name).filter(|value| !value.is_null())?;
+    read(value).inspect_err(|problem| invalid.add(name, *problem)).ok()
+}
+
+fn read_date(value: Value) -> Result<i64, &'static str> {
+    let date = UtcDate::read(value);
+    let date = date.ok_or("must be a time in UTC that there is, as 2014-10-30T06:12:00Z, or null")?;
+    Ok(date.0)
+}
+
+/// The subject becomes a field of a header.
+fn read_subject(value: Value) -> Result<String, &'static str> {
+    let subject = read_text(value)?;
+    if subject.chars().any(char::is_control) {
+        return Err("must be one line without control characters");
+    }
+    if subject.len() > SUBJECT_BYTES_MAX {
+        return Err("must have at most 998 bytes");
+    }
+    Ok(subject)
+}
+
+fn read_text(value: Value) -> Result<String, &'static str> {
+    String::read(value).ok_or("must be a text or null")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Changes of states, for clients that want to hear of them (RFC 8620 §7).
 //!
-//! One task reads the announcements of the records. It joins the changes of an account for a short time, reads its states once, and
+//! One task reads the announcements of the records, and those of the directory, which changes quotas. It joins the changes of an account for a short time, reads its states once, and
 //! puts them where each of the account's clients looks: a slow client finds the newest states alone.
 
 mod states;
@@ -15,6 +15,7 @@ use std::{
 use futures_util::future::select_all;
 use parking_lot::Mutex;
 use restante_core::Error;
+use restante_directory::{AccountChange, AccountChanges};
 use restante_records::{AccountId, Watch};
 use tokio::{
     sync::watch,
@@ -70,11 +71,12 @@ impl Pusher {
         Ok(())
     }
 
-    /// Follows announcements until the records are closed. `watch` must be older than each subscription.
-    pub(crate) async fn run(self: Arc<Self>, mut watch: Watch) {
+    /// Follows announcements until the records are closed. They must be older than each subscription.
+    pub(crate) async fn run(self: Arc<Self>, watch: Watch, directory: AccountChanges) {
+        let mut announced = Announced { watch, directory };
         let mut changed = HashSet::new();
         loop {
-            if changed.is_empty() && !self.note(&mut watch, &mut changed, None).await {
+            if changed.is_empty() && !self.note(&mut announced, &mut changed, None).await {
                 return;
             }
             if changed.is_empty() {
@@ -83,7 +85,7 @@ impl Pusher {
             // Further changes of the same time are joined.
             let until = Instant::now() + self.delay;
             while Instant::now() < until {
-                if !self.note(&mut watch, &mut changed, Some(until)).await {
+                if !self.note(&mut announced, &mut changed, Some(until)).await {
                     return;
                 }
             }
@@ -99,26 +101,25 @@ impl Pusher {
     /// Waits for an announcement, until a time, and notes its account if somebody listens to it. False when the records are closed.
     async fn note(
         &self,
-        watch: &mut Watch,
+        announced: &mut Announced,
         changed: &mut HashSet<AccountId>,
         until: Option<Instant>,
     ) -> bool {
-        let announced = match until {
-            None => watch.next().await,
-            Some(until) => match timeout_at(until, watch.next()).await {
-                Ok(announced) => announced,
+        let next = match until {
+            None => announced.next().await,
+            Some(until) => match timeout_at(until, announced.next()).await {
+                Ok(next) => next,
                 Err(_) => return true,
             },
         };
-        match announced {
+        match next {
             None => return false,
-            Some(Ok(announcement)) => {
-                if self.accounts.lock().contains_key(&announcement.account) {
-                    changed.insert(announcement.account);
+            Some(AccountChange::Account(account)) => {
+                if self.accounts.lock().contains_key(&account) {
+                    changed.insert(account);
                 }
             }
-            // Announcements were left out: any account may have changed.
-            Some(Err(_)) => changed.extend(self.accounts.lock().keys()),
+            Some(AccountChange::Any) => changed.extend(self.accounts.lock().keys()),
         }
         true
     }
@@ -127,6 +128,26 @@ impl Pusher {
     #[cfg(test)]
     pub(crate) fn listened(&self) -> usize {
         self.accounts.lock().len()
+    }
+}
+
+/// What announces accounts whose states may have changed.
+struct Announced {
+    watch: Watch,
+    /// A quota changes without a commit in its account.
+    directory: AccountChanges,
+}
+
+impl Announced {
+    /// The next account; `None` when the records or the directory are closed. Cancelling the wait loses nothing.
+    async fn next(&mut self) -> Option<AccountChange> {
+        tokio::select! {
+            committed = self.watch.next() => match committed? {
+                Ok(announcement) => Some(AccountChange::Account(announcement.account)),
+                Err(_) => Some(AccountChange::Any), // announcements were left out
+            },
+            changed = self.directory.next() => changed,
+        }
     }
 }
 

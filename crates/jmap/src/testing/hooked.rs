@@ -8,12 +8,17 @@ use restante_records::{
     States, Watch,
 };
 
-/// What happens before a read. Each method does nothing by default.
+/// What happens before a read or a commit. Each method does nothing by default.
 #[async_trait]
 pub(crate) trait Hook: Send + Sync + 'static {
     async fn before_query(&self, _records: &dyn Records, _account: AccountId, _query: &Query) {}
 
     async fn before_states(&self, _records: &dyn Records, _account: AccountId) {}
+
+    /// With an error, nothing is committed.
+    async fn before_commit(&self, _commit: &Commit) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Records with a hook.
@@ -25,6 +30,7 @@ pub(crate) struct Hooked<H> {
 #[async_trait]
 impl<H: Hook> Records for Hooked<H> {
     async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.hook.before_commit(&commit).await?;
         self.inner.commit(account, commit).await
     }
 

@@ -166,6 +166,19 @@ async fn b3_a_download_has_the_type_and_the_name_of_its_url() {
 }
 
 #[tokio::test]
+async fn b3_a_download_needs_no_name() {
+    let server = TestServer::new().await;
+    let blob = server.upload("hello").await;
+    let uri = |account: &str| format!("/jmap/download/{account}/{blob}/?type=text%2Fplain");
+    let response = server.get(&server.alice, &uri(&server.alice.id)).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()[header::CONTENT_DISPOSITION], "attachment");
+    assert_eq!(body_of(response).await, "hello");
+    let response = server.get(&server.alice, &uri("a1")).await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn b3_what_is_not_there_is_a_problem_404() {
     let server = TestServer::new().await;
     let blob = server.upload("x").await;
@@ -287,6 +300,86 @@ async fn b5_wrong_sources_are_not_created() {
     );
 }
 
+#[tokio::test]
+async fn b5_the_error_says_what_is_wrong_with_a_source() {
+    let server = TestServer::new().await;
+    let one = "a data source has exactly one of data:asText, data:asBase64 and blobId";
+    for (data, problem) in [
+        (json!("x"), "expected an array of data sources"),
+        (json!(["x"]), "a data source is an object"),
+        (json!([{"data:asText": "x", "blobId": "bu1"}]), one),
+        (json!([{}]), one),
+        (json!([{"data:asBase64": "?"}]), "data:asBase64 is not base64 (RFC 4648 §4)"),
+        (json!([{"data:asText": 1}]), "data:asText is a string"),
+        (json!([{"blobId": 1}]), "blobId is an id"),
+        (
+            json!([{"blobId": "bu1", "offset": -1}]),
+            "offset and length of a data source are whole numbers from 0 to 2^53-1",
+        ),
+        (
+            json!([{"data:asText": "x", "offset": 1}]),
+            "a data source has an unknown member, or a range without blobId",
+        ),
+    ] {
+        let answer = create(&server, json!({"k": {"data": data}})).await;
+        let error = &answer["notCreated"]["k"];
+        assert_eq!(
+            (&error["description"], &error["properties"]),
+            (&json!(problem), &json!(["data"])),
+            "{data}"
+        );
+    }
+}
+
+/// 20 blobs of one source were 20 times as many bytes; they pushed out the source, and some of them the others.
+#[tokio::test]
+async fn b5_blobs_of_one_request_do_not_push_each_other_or_their_source_out_of_the_quota() {
+    let server =
+        TestServer::with(JmapConfig { uploads_bytes_max: nonzero!(100), ..JmapConfig::default() }).await;
+    let source = server.upload("s".repeat(30)).await;
+    pass(&server, 1);
+    let other = server.upload("o".repeat(60)).await;
+    pass(&server, 1);
+    let piece = |text: &str| json!({"data": [{"data:asText": text}, {"blobId": source}]});
+    let call =
+        |creates: Value| json!(["Blob/upload", {"accountId": server.alice.id, "create": creates}, "c"]);
+    let long = json!({"data": vec![json!({"blobId": source}); 3]});
+    // With the source 92 bytes; 10 more are too many, whichever call wants them.
+    let first = call(json!({"a": piece("a"), "b": piece("b")}));
+    let second = call(
+        json!({"c": {"data": [{"data:asText": "0123456789"}]}, "d": long, "e": {"data": [{"data:asText": "e"}]}}),
+    );
+    let responses = server.calls(json!([first, second])).await;
+    let made = |call: usize, key: &str| responses[call][1]["created"][key]["id"].as_str().unwrap().to_owned();
+    for key in ["c", "d"] {
+        assert_eq!(responses[1][1]["notCreated"][key]["type"], "overQuota", "{responses:?}");
+    }
+    for blob in [&source, &made(0, "a"), &made(0, "b"), &made(1, "e")] {
+        assert!(server.download(blob).await.is_some(), "{blob}: {responses:?}");
+    }
+    assert_eq!(server.download(&other).await, None, "it is the oldest now");
+    // A single one may be longer than the quota, as over HTTP.
+    let alone = create(&server, json!({"k": {"data": [{"data:asText": "x".repeat(200)}]}})).await;
+    assert_eq!(alone["created"]["k"]["size"], 200);
+}
+
+#[tokio::test]
+async fn b4_copies_of_one_request_do_not_push_each_other_out_of_the_quota() {
+    let server =
+        TestServer::with(JmapConfig { uploads_bytes_max: nonzero!(100), ..JmapConfig::default() }).await;
+    server.grant(&server.bob, &server.alice, Access::Write).await;
+    let (one, other) = (server.upload("a".repeat(40)).await, server.upload("b".repeat(60)).await);
+    let email = format!("be{}", server.deliver("Subject: a\n\nb\n").await.0);
+    let (own, bobs) = (&server.alice.id, &server.bob.id);
+    let arguments = json!({"fromAccountId": own, "accountId": bobs, "blobIds": [one, other, email]});
+    let answer = server.call("Blob/copy", arguments).await;
+    assert_eq!(answer["notCopied"][&email]["type"], "overQuota");
+    for blob in [one, other] {
+        let copy = answer["copied"][&blob].as_str().unwrap();
+        assert!(server.download_as(&server.alice, bobs, copy).await.is_some());
+    }
+}
+
 async fn get(server: &TestServer, blob: &str, more: Value) -> Value {
     let mut arguments = json!({"accountId": server.alice.id, "ids": [blob]});
     arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -350,6 +443,38 @@ async fn b5_a_response_of_blobs_is_bounded() {
     assert_eq!(server.call("Blob/get", ids(&[&one, &other])).await["type"], "requestTooLarge");
 }
 
+/// 64 calls with both digests of a long blob took most of a minute.
+#[tokio::test]
+async fn b5_a_request_hashes_a_bounded_number_of_bytes() {
+    let server =
+        TestServer::with(JmapConfig { upload_bytes_max: nonzero!(1_000), ..JmapConfig::default() }).await;
+    let (long, short) = (server.upload("x".repeat(1_000)).await, server.upload("y".repeat(400)).await);
+    let types = async |calls: &[(&[&String], Value)]| {
+        let arguments = |(ids, more): &(&[&String], Value)| {
+            let mut arguments = json!({"accountId": server.alice.id, "ids": ids});
+            arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!(["Blob/get", arguments, "c"])
+        };
+        let calls: Vec<Value> = calls.iter().map(arguments).collect();
+        let responses = server.calls(json!(calls)).await;
+        json!(responses.iter().map(|response| response[1]["type"].clone()).collect::<Vec<_>>())
+    };
+    let both = || json!({"properties": ["digest:sha", "digest:sha-256"]});
+    let one = || json!({"properties": ["digest:sha"]});
+    let (done, refused) = (Value::Null, json!("requestTooLarge"));
+    let found = types(&[(&[&long], both()), (&[&short], one()), (&[&short], json!({}))]).await;
+    assert_eq!(found, json!([done, refused, done]), "data is no digest");
+    let found = types(&[(&[&long, &short], both())]).await;
+    assert_eq!(found, json!([refused]));
+    let range = json!({"properties": ["digest:sha"], "length": 200});
+    let found = types(&[(&[&short, &long], one()), (&[&short], one()), (&[&long, &short], range)]).await;
+    assert_eq!(found, json!([done, done, refused]));
+    // A part of a message may be longer than an upload.
+    let email = server.deliver(&format!("Subject: a\n\n{}", "z".repeat(3_000))).await;
+    let found = types(&[(&[&format!("be{}", email.0)], both()), (&[&short], one())]).await;
+    assert_eq!(found, json!([done, refused]));
+}
+
 #[tokio::test]
 async fn b5_lookup_names_what_refers_to_a_blob() {
     let server = TestServer::new().await;
@@ -364,6 +489,20 @@ async fn b5_lookup_names_what_refers_to_a_blob() {
     let expected = json!([{"id": blob, "matchedIds": nothing}, {"id": "be9", "matchedIds": nothing}, {"id": "x", "matchedIds": nothing}]);
     assert_eq!(look_up(json!(["Email", "Thread"])).await["list"], expected);
     assert_eq!(look_up(json!(["Email", "CalendarEvent"])).await["type"], "unknownDataType");
+}
+
+#[tokio::test]
+async fn b5_lookup_knows_the_types_of_the_capabilities_that_the_request_uses() {
+    let server = TestServer::new().await;
+    let arguments = json!({"accountId": server.alice.id, "typeNames": ["Email"], "ids": ["be1"]});
+    for (more, error) in [(None, json!("unknownDataType")), (Some("urn:ietf:params:jmap:mail"), Value::Null)]
+    {
+        let mut using = vec!["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:blob"];
+        using.extend(more);
+        let request = json!({"using": using, "methodCalls": [["Blob/lookup", arguments, "c"]]}).to_string();
+        let (_, answer) = server.post(&server.alice, request).await;
+        assert_eq!(answer["methodResponses"][0][1]["type"], error, "{answer}");
+    }
 }
 
 /// A message with a text, an attachment in base64, and a message that has two parts of its own.

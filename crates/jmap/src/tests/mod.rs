@@ -10,3 +10,4 @@ mod requests;
 mod session;
 mod socket;
 mod url_tokens;
+mod writers;

@@ -7,7 +7,7 @@ use axum::{
     http::{Request, StatusCode},
 };
 use http_body_util::BodyExt;
-use restante_directory::Access;
+use restante_directory::{Access, Operation};
 use restante_mail::mailbox;
 use restante_records::{AccountId, Body as RecordBody, Change, Commit, Properties};
 use serde_json::{Value, json};
@@ -64,6 +64,22 @@ async fn p1_a_commit_is_a_state_change() {
     let expected =
         json!({"@type": "StateChange", "changed": {&server.alice.id: {"Mailbox": revision.to_string()}}});
     assert_eq!(data, expected);
+}
+
+/// A quota has no commit in its account, so nothing was pushed.
+#[tokio::test]
+async fn p1_another_quota_is_a_state_change_also_for_those_with_a_grant() {
+    let server = TestServer::new().await;
+    server.grant(&server.bob, &server.alice, Access::Read).await;
+    let mut stream = Stream::open(&server, &server.alice, "types=Quota&closeafter=no&ping=0", None).await;
+    for owner in [&server.alice, &server.bob] {
+        let set = Operation::SetQuota { address: owner.address.clone(), quota_bytes: Some(4_000_000) };
+        server.operate(set).await;
+        let get = json!({"accountId": owner.id, "ids": null});
+        let state = server.call("Quota/get", get).await["state"].clone();
+        let (_, _, data) = stream.next().await.unwrap();
+        assert_eq!(data["changed"], json!({&owner.id: {"Quota": state}}));
+    }
 }
 
 #[tokio::test]

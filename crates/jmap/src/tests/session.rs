@@ -155,6 +155,11 @@ async fn h4_accounts_have_their_limits_and_granted_ones_are_listed() {
         granted["accountCapabilities"]["urn:ietf:params:jmap:mail"]["mayCreateTopLevelMailbox"],
         false
     );
+    // Nobody sends for others.
+    for (account, can_send) in [(own, true), (granted, false)] {
+        let submission = &account["accountCapabilities"]["urn:ietf:params:jmap:submission"];
+        assert_eq!(submission.is_object(), can_send, "{account}");
+    }
     let primary = session["primaryAccounts"].as_object().unwrap();
     assert!(!primary.contains_key("urn:ietf:params:jmap:core"));
     assert!(primary.values().all(|account| *account == json!(server.alice.id)));

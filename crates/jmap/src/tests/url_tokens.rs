@@ -40,7 +40,11 @@ async fn h7_a_token_in_the_url_opens_streams_sockets_and_downloads_alone() {
     // The guard has let it pass: it is no handshake.
     assert_eq!(get(format!("/jmap/ws?access_token={token}")).await, StatusCode::BAD_REQUEST);
     let download = format!("/jmap/download/{}/{blob}/name?type=text%2Fplain", server.alice.id);
-    assert_eq!(get(format!("{download}&access_token={token}")).await, StatusCode::OK);
+    for method in ["GET", "HEAD"] {
+        let uri = format!("{download}&access_token={token}");
+        assert_eq!(status(&server, method, &uri).await, StatusCode::OK, "{method}");
+        assert_eq!(status(&server, method, &download).await, StatusCode::UNAUTHORIZED, "{method}");
+    }
     for uri in [format!("/.well-known/jmap?access_token={token}"), format!("/jmap/api?access_token={token}")]
     {
         assert_ne!(get(uri).await, StatusCode::OK);

@@ -5,10 +5,14 @@
 
 pub(crate) mod body;
 mod field;
+mod origin_fields;
 mod part;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::origin_fields::OriginFields;
 use crate::header::{Address, Date, Group};
 
 /// Multiparts within multiparts. What is deeper is refused.
@@ -71,8 +75,8 @@ pub struct Part {
 /// The content of a part.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Text, in which any line break is written as CRLF.
-    Text(String),
+    /// Text, in which any line break is written as CRLF. Several parts may share one.
+    Text(Arc<str>),
     /// Octets, which are read again as they are.
     Bytes(Bytes),
     /// The parts of a multipart.
@@ -198,7 +202,7 @@ impl Part {
             (text, html) => text.or(html),
         };
         if mixed.is_empty() {
-            return body.unwrap_or_else(|| Self::new("text/plain", Content::Text(String::new())));
+            return body.unwrap_or_else(|| Self::new("text/plain", Content::Text(Arc::default())));
         }
         Self::new("multipart/mixed", Content::Parts(body.into_iter().chain(mixed).collect()))
     }

@@ -20,7 +20,7 @@ fn message(fields: &[(&str, FieldValue)], root: Part) -> Message {
 }
 
 fn text_part(text: &str) -> Part {
-    Part::new("text/plain", Content::Text(text.to_owned()))
+    Part::new("text/plain", Content::Text(text.into()))
 }
 
 /// What is written, as text.
@@ -97,7 +97,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         media_type in "text/plain|application/x|message/rfc822",
     ) {
-        properties::part_is_read_again(&Part::new(&media_type, Content::Text(text.clone())));
+        properties::part_is_read_again(&Part::new(&media_type, Content::Text(text.as_str().into())));
         for octets in [bytes, text.into_bytes()] {
             let part = Part::new(&media_type, Content::Bytes(octets.into()));
             properties::part_is_read_again(&part);

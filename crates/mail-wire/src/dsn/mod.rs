@@ -113,7 +113,7 @@ impl Report<'_> {
         let status_type =
             if self.is_utf8 { "message/global-delivery-status" } else { "message/delivery-status" };
         let status = Part::new(status_type, Content::Bytes(Bytes::from(status::write(self))));
-        let mut parts = vec![Part::new("text/plain", Content::Text(text::write(self))), status];
+        let mut parts = vec![Part::new("text/plain", Content::Text(text::write(self).into())), status];
         parts.extend(self.returned_part());
         let parameters = vec![("report-type".to_owned(), "delivery-status".to_owned())];
         let root = Part { parameters, ..Part::new("multipart/report", Content::Parts(parts)) };

@@ -115,6 +115,11 @@ impl<'p> HeaderProperty<'p> {
     /// Reads a property's name. None if it doesn't begin with `header:`, has no name or an unknown form, has its suffixes in another
     /// order, or asks for a form that the field can't be given in.
     pub fn parse(property: &'p str) -> Option<Self> {
+        Self::parse_any_form(property).filter(|parsed| parsed.form.is_allowed(parsed.name))
+    }
+
+    /// As [`Self::parse`], but also with a form that the field can't be given in.
+    pub fn parse_any_form(property: &'p str) -> Option<Self> {
         let mut parts = property.strip_prefix("header:")?.split(':');
         let name = parts.next().filter(|name| is_field_name(name))?;
         let mut suffix = parts.next();
@@ -125,6 +130,6 @@ impl<'p> HeaderProperty<'p> {
         }
         let all = suffix.is_some();
         let is_well_formed = suffix.is_none_or(|suffix| suffix == "all") && parts.next().is_none();
-        (is_well_formed && form.is_allowed(name)).then_some(Self { name, form, all })
+        is_well_formed.then_some(Self { name, form, all })
     }
 }

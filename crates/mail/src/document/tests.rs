@@ -110,3 +110,12 @@ fn documents_of_any_message_are_within_their_bound() {
     }
     assert_eq!(of("").id, RecordId(5));
 }
+
+#[test]
+fn eq2_a_phrase_does_not_reach_from_one_part_into_the_next() {
+    let raw = "Content-Type: multipart/alternative; boundary=x\r\n\r\n--x\r\n\r\nfoo qaa1\r\n--x\r\n\
+        Content-Type: text/html\r\n\r\n<p>qbb1 bar</p>\r\n--x--\r\n";
+    assert_eq!(of(raw).body, ["foo qaa1", "qbb1 bar"]);
+    assert!(finds(raw, Field::Body, "'foo qaa1' 'qbb1 bar'"));
+    assert!(!finds(raw, Field::Body, "'qaa1 qbb1'"));
+}

@@ -23,13 +23,15 @@ pub(crate) fn visible(html: &str, bytes_max: usize) -> String {
 /// Where a text is cut so that it is `bytes_max` bytes at most and does not end inside of a tag.
 pub(crate) fn cut(html: &str, bytes_max: usize) -> &str {
     let text = html.get(..html.floor_char_boundary(bytes_max)).unwrap_or(html);
-    let mut rest = text;
-    while let Some(at) = memchr(b'<', rest.as_bytes()) {
-        let (_, tag) = split(rest, at);
-        let Some(length) = markup_length(tag) else {
-            return split(text, text.len() - tag.len()).0;
-        };
-        rest = split(tag, length).1;
+    let mut from = 0;
+    while let Some(at) = memchr(b'<', split(text, from).1.as_bytes()) {
+        let start = from + at;
+        // What is behind the cut decides whether a `<` at its end begins a tag.
+        let end = markup_length(split(html, start).1).map(|length| start + length);
+        match end {
+            Some(end) if end <= text.len() => from = end,
+            _ => return split(text, start).0,
+        }
     }
     text
 }

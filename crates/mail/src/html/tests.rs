@@ -50,6 +50,12 @@ fn e8_html_is_not_cut_inside_of_a_tag_or_a_character() {
     assert_eq!(cut("ab<i>cd</i>", 4), "ab");
     assert_eq!(cut("ab<i title='>'>cd", 14), "ab");
     assert_eq!(cut("1 < 2 and 3", 8), "1 < 2 an");
+    assert_eq!(cut("1 < 2 and 3", 3), "1 <");
+    assert_eq!(cut("ab<i>cd</i>", 3), "ab");
+    assert_eq!(cut("ab<i>cd</i>", 8), "ab<i>cd");
+    assert_eq!(cut("ab<i>cd</i>", 9), "ab<i>cd");
+    assert_eq!(cut("ab<!-- c --> d", 3), "ab");
+    assert_eq!(cut("ab<i>cd</ 1", 9), "ab<i>cd</");
     assert_eq!(cut("a\u{e9}", 2), "a");
 }
 

@@ -111,22 +111,23 @@ fn leaf(raw: &[u8], number: u16) -> Option<Part> {
     structure(raw).part(number).filter(|part| part.kind != PartKind::Multipart).cloned()
 }
 
-/// The text to search in; of the bodies at most `bytes_max` bytes.
+/// The text to search in; of all bodies together at most `bytes_max` bytes.
 pub fn search_text(raw: &[u8], structure: &Structure, bytes_max: usize) -> SearchText {
     let mut found = SearchText::default();
+    let mut room = bytes_max;
     for part in &structure.parts {
         found.names.extend(part.name.clone());
-        let room = bytes_max.saturating_sub(found.body.len());
         if part.kind != PartKind::Leaf || !part.media_type.starts_with("text/") || room == 0 {
             continue;
         }
         // Markup is most of some HTML: more is read of it than is kept.
         let text = text_of(raw, part, room.saturating_mul(4)).text;
-        let text = if part.media_type == "text/html" { html::text(&text) } else { text };
-        if !found.body.is_empty() {
-            found.body.push('\n');
+        let mut text = if part.media_type == "text/html" { html::text(&text) } else { text };
+        text.truncate(text.floor_char_boundary(room));
+        room -= text.len();
+        if !text.is_empty() {
+            found.bodies.push(text);
         }
-        found.body.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
     }
     found
 }

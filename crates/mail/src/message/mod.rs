@@ -97,6 +97,12 @@ pub fn structure(raw: &[u8]) -> Structure {
     Structure::new(parts)
 }
 
+/// The header of a message, or of the beginning of one; of a header longer than [`HEADER_BYTES_MAX`] as many whole lines as that
+/// allows, which is what [`read`] reads.
+pub fn header_of(raw: &[u8]) -> &[u8] {
+    raw.get(..scan::header_within_bound(raw)).unwrap_or(raw)
+}
+
 /// Whether the bytes begin like a message: with a header field. What does not can't be imported or parsed.
 pub fn is_message(raw: &[u8]) -> bool {
     scan::begins_with_field(raw)
@@ -303,8 +309,8 @@ pub struct Found {
 /// What is searched in a message beside its header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchText {
-    /// The text of all text parts, of HTML without its markup, a line break between two of them.
-    pub body: String,
+    /// The text of each text part that has any, of HTML without its markup.
+    pub bodies: Vec<String>,
     /// The names of all parts that have one.
     pub names: Vec<String>,
 }

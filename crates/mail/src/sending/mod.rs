@@ -23,14 +23,12 @@ use self::{
     window::{Window, WindowLength},
 };
 pub use self::{limited::LimitedAccount, metrics::SendingMetrics};
-use crate::schema::sent;
+use crate::{Tries, schema::sent};
 
 /// The window of `messages_per_hour_max`.
 const HOUR: WindowLength = WindowLength { slot_seconds: 600, slots: 6 };
 /// The window of `recipients_per_day_max`.
 const DAY: WindowLength = WindowLength { slot_seconds: 3_600, slots: 24 };
-/// How often counting is tried while other servers count for the same account.
-const TRIES: usize = 16;
 /// Locks by which what one account sends is counted one commit after the other. Accounts that share one wait for each other.
 const LOCKS: usize = 256;
 /// The most messages that wait to be counted; further ones are refused as busy.
@@ -226,7 +224,8 @@ impl SendingLimits {
         account: AccountId,
         sizes: &[u64],
     ) -> Result<Vec<Result<(), SendingRefused>>, Error> {
-        for _ in 0..TRIES {
+        let mut tries = Tries::default();
+        loop {
             let now = self.now();
             let mut sent = self.read(account).await?;
             let (answers, is_changed) = sent.body.admit(self.0.rates, now, sizes);
@@ -235,11 +234,15 @@ impl SendingLimits {
             }
             match self.0.records.commit(account, sent.into_commit(now)?).await {
                 Ok(_) => return Ok(answers),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    if !tries.next().await {
+                        let what = "other servers send for the same account at the same time: try again";
+                        return Err(Error::unavailable(what));
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::unavailable("other servers send for the same account at the same time: try again"))
     }
 
     async fn read(&self, account: AccountId) -> Result<Sent, Error> {

@@ -1,7 +1,5 @@
 //! Makes, cancels, releases and destroys submissions.
 
-use std::time::Duration;
-
 use restante_core::{Error, ErrorKind};
 use restante_records::{
     AccountId, BODY_BYTES_MAX, Body, Change, Commit, Committed, Get, Query, Record, RecordId, Revision,
@@ -14,15 +12,10 @@ use super::{
     report::REPLIES_BYTES,
 };
 use crate::{
-    Mail, MailError, Transition,
+    Mail, MailError, Transition, Tries,
     schema::{outbox as outbox_kind, submission},
 };
 
-/// How often an edit is planned again when other servers change submissions of the account at the same time.
-const TRIES: u32 = 64;
-/// After so many tries there is a wait before the next one.
-const TRIES_AT_ONCE: u32 = 3;
-const NEXT_TRY: Duration = Duration::from_millis(2);
 /// Submissions that leave for a new one.
 const EVICTED_MAX: usize = 2;
 /// How long it is remembered that a submission was canceled that is gone, from the time when it was to be sent: until then the queue has
@@ -143,8 +136,8 @@ impl Mail {
         if_in_state: Option<Revision>,
         edit: &SubmissionEdit<'_>,
     ) -> Result<Edited, MailError> {
-        let _lock = self.lock_submissions(account).await;
-        let mut tries = 0;
+        let _lock = self.lock_edits(account, submission::KIND).await;
+        let mut tries = Tries::default();
         loop {
             // Read before the plan reads, so that the commit fails when something changes meanwhile.
             let old = self.records().states(account).await?.of(submission::KIND);
@@ -167,13 +160,9 @@ impl Mail {
                 }
                 // NotFound: another server has removed the same old record.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-                    tries += 1;
-                    if tries >= TRIES {
+                    if !tries.next().await {
                         let what = format!("submissions of account {} change all the time", account.0);
                         return Err(Error::unavailable(format!("{what}: try again")).into());
-                    }
-                    if tries > TRIES_AT_ONCE {
-                        tokio::time::sleep(NEXT_TRY).await;
                     }
                 }
                 Err(error) => return Err(error.into()),

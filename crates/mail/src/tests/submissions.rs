@@ -196,6 +196,30 @@ async fn su3_beyond_the_most_of_an_account_those_leave_that_were_sent_first_and_
 }
 
 #[tokio::test]
+async fn id3_what_two_servers_change_at_once_is_all_kept() {
+    let server = Server::new().await;
+    let other = server.second().await;
+    let tasks = (0..64).map(|n| {
+        let mail = if n % 2 == 0 { server.mail.clone() } else { other.clone() };
+        tokio::spawn(async move {
+            let update = IdentityUpdate { name: Some(format!("{n}")), ..IdentityUpdate::default() };
+            let new = NewIdentity { email: "anna@example.org".to_owned(), update };
+            mail.create_identity(ACCOUNT, &new, None).await.unwrap();
+            let subject = |response: &mut VacationResponse| {
+                response.subject = Some(format!("{n}"));
+                Ok::<(), MailError>(())
+            };
+            mail.set_vacation(ACCOUNT, None, subject).await.unwrap();
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let (identities, _) = server.mail.identities(ACCOUNT, &[]).await.unwrap();
+    assert_eq!(identities.len(), 64);
+}
+
+#[tokio::test]
 async fn vac3_a_sender_is_remembered_for_as_long_as_the_caller_asks() {
     let server = Server::new().await;
     let answered =

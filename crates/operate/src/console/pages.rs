@@ -170,6 +170,17 @@ mod tests {
         assert_eq!(named, FILES.iter().map(|file| file.name.to_owned()).collect());
     }
 
+    /// It led to `openapi.json`, which only the REST interface has.
+    #[test]
+    fn without_scripts_the_page_leads_to_what_each_listener_with_a_console_has() {
+        let index = String::from_utf8(FILES[0].bytes.to_vec()).unwrap();
+        let (_, rest) = index.split_once("<noscript>").unwrap();
+        let (noscript, _) = rest.split_once("</noscript>").unwrap();
+        let links: Vec<&str> =
+            noscript.split("href=\"").skip(1).filter_map(|link| link.split('"').next()).collect();
+        assert_eq!(links, ["health", "metrics"]);
+    }
+
     /// Texts of messages are shown as texts alone; and what the policy forbids would not work.
     #[test]
     fn the_page_makes_no_markup_of_texts_and_has_nothing_inline() {

@@ -154,7 +154,7 @@ pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) ->
         return error;
     }
     error.context(format!(
-        "a server holds what is in {}, and is not at {url}, where the settings have its listener: name it with --rest",
+        "another process holds what is in {}, and no server is at {url}, where the settings have its listener: if it is a server, name it with --rest",
         config.server.data_dir.display()
     ))
 }
@@ -300,10 +300,11 @@ impl Shown {
     }
 }
 
-/// What was counted, for people: `3 blobs, 1,000 messages, 20 records`.
+/// What was counted, for people: `3 blobs, 1,000 messages, 20 records`. Accounts are those of records, of which the server has some for itself.
 pub(super) fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
+    let note = |name: &str| if name == "accounts" { " (with internal ones)" } else { "" };
     let shown: Vec<String> =
-        counts.iter().map(|(name, count)| format!("{} {name}", HumanCount(*count))).collect();
+        counts.iter().map(|(name, count)| format!("{} {name}{}", HumanCount(*count), note(name))).collect();
     if shown.is_empty() { "what there is".to_owned() } else { shown.join(", ") }
 }
 

@@ -275,7 +275,7 @@ impl Server<'_> {
     /// What stands in front of the routes of a listener.
     fn front(&self, kind: Listener, operators: OperatorGuard, accounts: Option<Arc<dyn Guard>>) -> Front {
         let (sites, format) = match kind {
-            Listener::Public => (public::sites(), RefusalFormat::Problem),
+            Listener::Public => (public::sites(&self.config().public), RefusalFormat::Problem),
             Listener::Rest | Listener::Operate => (self.shared.bounds.sites.clone(), RefusalFormat::Text),
         };
         Front {

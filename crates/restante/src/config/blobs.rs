@@ -64,6 +64,9 @@ impl Blobs {
             let what = "a blob that lies in a pack file must fit into one: set at least blobs.files.packed_bytes_max";
             return Some(("blobs.files.pack_bytes", what.into()));
         }
+        if let Some(what) = S3Config::endpoint_error(&self.s3.engine.endpoint) {
+            return Some(("blobs.s3.endpoint", what.to_owned()));
+        }
         let is_s3 = matches!(self.url, Some(EngineUrl::S3(_)));
         if is_s3 && self.sweep_grace_seconds.get() > S3_SWEEP_GRACE_SECONDS_MAX {
             let what = format!(

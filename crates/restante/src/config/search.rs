@@ -34,6 +34,9 @@ impl Search {
 
     /// The first setting that can't be used: its key and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if let Some((_, what)) = self.tantivy.problem() {
+            return Some(("search.tantivy.memory_bytes", what));
+        }
         let wrong = OpensearchConfig::prefix_error(&self.opensearch.engine.prefix);
         wrong.map(|what| ("search.opensearch.prefix", what))
     }

@@ -194,6 +194,35 @@ fn wrong_values_of_roles_name_the_key_and_the_place() {
             "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
         ),
         (
+            "blobs.s3.endpoint = \"https://key:Secret@host\"",
+            "some.toml:1: blobs.s3.endpoint: name a host and a port alone",
+        ),
+        (
+            "records.url = \"postgres://u@h/db?sslmode=foo\"",
+            "some.toml:1: records.url: records URL postgres://u@h/db?sslmode=foo has the unknown sslmode 'foo'",
+        ),
+        (
+            "archive.url = \"postgres://u@h/db?nope=1\"",
+            "some.toml:1: archive.url: archive URL postgres://u@h/db?nope=1 has the unknown parameter 'nope'",
+        ),
+        (
+            "records.url = \"postgres://u@h:99999/db\"",
+            "some.toml:1: records.url: records URL postgres://u@h:99999/db has a port that can't be used",
+        ),
+        ("archive.url = \"postgres://\"", "some.toml:1: archive.url: archive URL postgres:// names no host"),
+        (
+            "records.url = \"postgres:foo\"",
+            "some.toml:1: records.url: records URL 'postgres:foo' is not understood: use postgres://<user>@<host>/<database>",
+        ),
+        (
+            "queue.url = \"http://h\"",
+            "some.toml:1: queue.url: queue URL 'http://h' is not understood: use local: or amqp://",
+        ),
+        (
+            "search.opensearch.prefix = \"-x\"",
+            "some.toml:1: search.opensearch.prefix: '-x' is no name for an index: ",
+        ),
+        (
             "blobs.files.pack_bytes = 1000",
             "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
         ),

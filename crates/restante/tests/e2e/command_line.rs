@@ -152,6 +152,37 @@ fn mistakes_at_the_prompt_are_named() {
     }
 }
 
+/// What is refused was repeated as it was typed, with its password, and such lines end in logs.
+#[test]
+fn a_password_in_a_refused_url_is_not_printed() {
+    let (_guard, folder) = folder();
+    let place = "postgres://mailu:LeakSecret9@h/db?schema=BAD";
+    let bad_parameter = "cassandra://mailu:LeakSecret9@h/db?bad=1";
+    let twice = "postgres://mailu:Leak@Secret9:5432/x@h/db";
+    for args in [
+        &["records", "copy", place, "lmdb:x"][..],
+        &["records", "copy", "lmdb:x", bad_parameter],
+        &["records", "copy", "lmdb:x", "lmdb:y", place],
+        &["archive", "copy", place, "log:x"],
+        &["archive", "copy", twice, "log:x"],
+        &["blobs", "copy", "s3://key:LeakSecret9@bucket", "files:x"],
+        &["serve", "--records", place],
+        &["serve", "--records", twice],
+        &["serve", "--archive", place],
+        &["serve", "--archive", "postgres://h/db?user=mailu&password=LeakSecret9&schema=BAD"],
+        &["serve", "--sessions-url", "rabbit://mailu:LeakSecret9@h"],
+        &["serve", "--rest-port", "rediss://:LeakSecret9@h"],
+        &["serve", "--no-such-flag", place],
+        &[place],
+    ] {
+        let said = say(&folder, args);
+        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+        assert!(!said.err.contains("Secret9") && !said.err.contains("Leak"), "{args:?}: {}", said.err);
+    }
+    let said = say(&folder, &["serve", "--records", twice]);
+    assert!(said.err.contains("%40"), "{}", said.err);
+}
+
 #[test]
 fn a_server_that_is_not_there_is_named_in_one_line() {
     let (_guard, folder) = folder();

@@ -202,6 +202,22 @@ fn mail_moves_in_from_a_maildir_and_out_and_in_again_unchanged() {
 }
 
 #[test]
+fn folders_below_the_inbox_and_deep_ones_have_mailboxes() {
+    let (_guard, folder) = folder();
+    make_accounts(&folder, &["anna"]);
+    let deep: String = (1..=12).map(|number| format!(".d{number}")).collect();
+    for (number, place) in
+        ["cur/1.x:2,", ".INBOX.Old/cur/2.x:2,", &format!("{deep}/cur/3.x:2,")].iter().enumerate()
+    {
+        put(&folder.join("Maildir").join(place), message(number), 5_000);
+    }
+    let imported = report(&folder, &["import", "--account", ANNA, "maildir:Maildir"], 0);
+    assert_eq!(counts(&imported), [3, 0, 0, 11]);
+    let places: Vec<String> = emails(&folder, ANNA).0.into_iter().flat_map(|email| email.0).collect();
+    assert_eq!(places, ["Inbox", "Inbox/Old", "d1/d2/d3/d4/d5/d6/d7/d8/d9/d10-d11-d12"]);
+}
+
+#[test]
 fn mail_moves_through_running_servers() {
     let (_old_guard, old) = folder();
     make_accounts(&old, &["anna"]);

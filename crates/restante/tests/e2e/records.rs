@@ -83,7 +83,7 @@ fn what_is_kept_is_counted_checked_and_dumped() {
     assert_eq!(stats["url"], "lmdb:data/records");
     assert_eq!(stats["kinds"], json!([{"kind": "email", "records": 2, "tombstones": 1}]));
     assert!(stats["diskBytes"].as_u64() > Some(0), "{stats}");
-    assert!(said(&folder, &["records", "stats"]).contains("accounts   2\n"));
+    assert!(said(&folder, &["records", "stats"]).contains("accounts   2 (with internal ones)\n"));
     assert_eq!(said(&folder, &["records", "check"]), "checked 2 records: all sound\n");
 
     let dump = said(&folder, &["records", "dump"]);
@@ -114,8 +114,9 @@ fn records_are_moved_and_compared() {
     assert_eq!(said(&folder, &["records", "dump", "--records", to]), dump);
     assert_eq!(said(&folder, &["records", "check", "--records", to]), "checked 2 records: all sound\n");
 
+    // Waiting for a process would not help, which is what 3 stands for.
     let refused = say(&folder, &["records", "copy", from, to]);
-    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert_eq!(refused.code, 1, "{}", refused.err);
     assert!(refused.err.contains("the target is a complete copy of these records"), "{}", refused.err);
     said(&folder, &["records", "erase", "1", "--yes", "--records", to]);
     let differ = say(&folder, &["records", "compare", from, to]);

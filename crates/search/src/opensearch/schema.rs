@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The version of fields, analysers and the tokeniser. An index of another version is made again.
-pub(super) const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 2;
 
 /// Stands between words of the same position.
 const SAME_POSITION: char = '\u{b7}';

@@ -25,7 +25,7 @@ use super::{
 use crate::{Error, Report};
 
 /// The version of the index: of the fields, of the tokeniser, of the payload. An index of another one is made again.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 /// Below the folder of the engine: what Tantivy writes.
 const INDEX_FOLDER: &str = "index";

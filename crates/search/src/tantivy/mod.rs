@@ -42,9 +42,6 @@ use crate::{
     validate,
 };
 
-/// The least memory that Tantivy takes for indexing.
-const MEMORY_BYTES_MIN: usize = 15_000_000;
-
 /// What the interfaces share.
 struct Engine {
     folder: PathBuf,
@@ -99,9 +96,9 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
 }
 
 async fn open_handle(folder: PathBuf, config: Config) -> Result<Handle, Error> {
-    if config.tantivy.memory_bytes < MEMORY_BYTES_MIN {
+    if let Some((setting, advice)) = config.tantivy.problem() {
         return Err(Error::invalid(format!(
-            "memory_bytes of the search index must be at least {MEMORY_BYTES_MIN}"
+            "the setting {setting} of the search index can't be used: {advice}"
         )));
     }
     let engine = run_blocking(move || open_blocking(folder, config)).await.map_err(join_error)??;

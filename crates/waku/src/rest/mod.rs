@@ -156,6 +156,7 @@ impl RestConfig {
             hosts: self.hosts.iter().map(ToString::to_string).collect(),
             origins: self.origins.iter().map(ToString::to_string).collect(),
             stream_origins: self.live_origins.iter().map(ToString::to_string).collect(),
+            is_public: false,
         }
     }
 

@@ -59,19 +59,21 @@ pub(super) async fn get(
         length: args.nullable("length")?,
     };
     args.done()?;
-    let left = context.config.response_bytes_max.get().saturating_sub(exchange.answers.bytes());
+    let mut budget = Budget {
+        data_bytes: context.config.response_bytes_max.get().saturating_sub(exchange.answers.bytes()),
+        hashed_bytes: &mut exchange.hashed_bytes,
+    };
     let mut answer = exchange.answers.begin();
     answer.field("accountId", &account_id(account));
     let mut not_found = Vec::new();
     let mut list = answer.list("list");
-    let mut used = 0;
     for id in ids {
         let content = match id.parse::<BlobRef>() {
             Ok(blob) => context.content(account, &blob).await?,
             Err(()) => None,
         };
         match content {
-            Some(content) => used += write(context, &id, content, &asked, left - used, &mut list).await?,
+            Some(content) => write(context, &id, content, &asked, &mut budget, &mut list).await?,
             None => not_found.push(id),
         }
     }
@@ -94,15 +96,37 @@ fn properties(names: Option<Vec<String>>) -> Result<Vec<Property>, MethodError> 
     Ok(properties)
 }
 
-/// Writes one blob; returns the bytes that its data took, `left` at most.
+/// How much a call may do.
+struct Budget<'e> {
+    /// Bytes of data that are left for the response.
+    data_bytes: usize,
+    /// Bytes of which the request has made digests.
+    hashed_bytes: &'e mut u64,
+}
+
+impl Budget<'_> {
+    /// Counts what is to be hashed: for one request as much as both digests of the longest upload, or those of one blob.
+    fn count_hashed(&mut self, context: &Context, bytes: u64) -> Result<(), MethodError> {
+        let total = self.hashed_bytes.saturating_add(bytes);
+        if *self.hashed_bytes > 0 && total > context.config.upload_bytes_max.get().saturating_mul(2) {
+            let problem =
+                "the blobs are too long for digests of all in one request: ask for fewer, or for ranges";
+            return Err(MethodError::RequestTooLarge(problem.to_owned()));
+        }
+        *self.hashed_bytes = total;
+        Ok(())
+    }
+}
+
+/// Writes one blob.
 async fn write(
     context: &Context,
     id: &str,
     content: Content,
     asked: &Asked,
-    left: usize,
+    budget: &mut Budget<'_>,
     list: &mut List<'_>,
-) -> Result<usize, MethodError> {
+) -> Result<(), MethodError> {
     let size = content.size();
     let end = asked.length.map_or(size, |length| asked.offset.saturating_add(length));
     let is_truncated = asked.offset > size || end > size;
@@ -113,10 +137,14 @@ async fn write(
         .any(|property| matches!(property, Property::Text | Property::Base64 | Property::Data));
     let range = asked.offset.min(size)..end.min(size).max(asked.offset.min(size));
     // Base64 and escapes make the data longer; more than twice only when it is no text.
-    if shown && (range.end - range.start).saturating_mul(2) > left as u64 {
+    let length = range.end - range.start;
+    if shown && length.saturating_mul(2) > budget.data_bytes as u64 {
         let problem = "the data of these blobs is too long for one response: ask for fewer, or for ranges";
         return Err(MethodError::RequestTooLarge(problem.to_owned()));
     }
+    let is_digest = |property: &&Property| matches!(property, Property::Sha1 | Property::Sha256);
+    let digests = asked.properties.iter().filter(is_digest).count();
+    budget.count_hashed(context, length.saturating_mul(digests as u64))?;
     let bytes = if needs_bytes { context.bytes(&content, range).await? } else { Bytes::new() };
     let text = if shown { std::str::from_utf8(&bytes).ok() } else { None };
     let mut object = list.object();
@@ -150,7 +178,10 @@ async fn write(
     if is_truncated && needs_bytes {
         object.field("isTruncated", &true);
     }
-    Ok(if shown { bytes.len() } else { 0 })
+    if shown {
+        budget.data_bytes -= bytes.len();
+    }
+    Ok(())
 }
 
 fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {

@@ -6,7 +6,7 @@ use restante_mail::{EmailState, email};
 use restante_records::{AccountId, Get};
 
 use crate::core::{
-    Args, BlobRef, Context, Exchange, IdType, Members, MethodError,
+    Args, BlobRef, Capability, Context, Exchange, IdType, Members, MethodError,
     ids::{BlobBase, account_id},
 };
 
@@ -26,6 +26,11 @@ pub(super) async fn lookup(
     if let Some(unknown) = names.iter().find(|name| !TYPES.contains(&name.as_str())) {
         let unknown = restante_http::reply::cut(unknown, 60);
         return Err(MethodError::UnknownDataType(format!("blobs are not looked up in the type {unknown}")));
+    }
+    // RFC 9404 §4.3: all of these types are of this capability.
+    if let Some(name) = names.first().filter(|_| !context.using.has(Capability::Mail)) {
+        let uri = Capability::Mail.uri();
+        return Err(MethodError::UnknownDataType(format!("the type {name} needs the capability {uri}")));
     }
     names.sort_unstable();
     names.dedup();

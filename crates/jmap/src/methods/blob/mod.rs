@@ -9,11 +9,13 @@ use restante_core::{BlobId, Error};
 use restante_directory::Access;
 use restante_records::AccountId;
 
+use super::mail_errors::of_step;
 use crate::core::{
     Args, BlobRef, Capability, Content, Context, Exchange, Id, Members, Method, MethodError, SetError,
     ids::account_id,
     set::{write_errors, write_map},
-    uploads, write_json,
+    uploads::{self, UsedUploads},
+    write_json,
 };
 
 pub(crate) const METHODS: &[Method] = &[
@@ -49,13 +51,14 @@ async fn copy(context: &Context, exchange: &mut Exchange, mut args: Args) -> Res
     let (mut copied, mut not_copied) = (Vec::new(), Vec::new());
     for id in ids {
         let copy = match exchange.creations.resolve(id.as_str()).and_then(|id| id.parse::<BlobRef>().ok()) {
-            Some(blob) => copy_one(context, from, &blob, to).await?,
-            None => None,
+            Some(blob) => copy_one(context, from, &blob, to, &mut exchange.uploads).await,
+            None => Ok(Err(SetError::not_found())),
         };
+        let copy = copy.map_err(MethodError::from);
         let id = id.into_string();
-        match copy {
-            Some(copy) => copied.push((id, copy.to_string())),
-            None => not_copied.push((id, SetError::not_found())),
+        match of_step(copy, !copied.is_empty())? {
+            Ok(copy) => copied.push((id, copy.to_string())),
+            Err(error) => not_copied.push((id, error)),
         }
     }
     let mut answer = exchange.answers.begin();
@@ -66,30 +69,49 @@ async fn copy(context: &Context, exchange: &mut Exchange, mut args: Args) -> Res
     Ok(())
 }
 
-/// Copies a blob; `None` when it is not there.
+/// Copies a blob. The inner error is that of this one.
 async fn copy_one(
     context: &Context,
     from: AccountId,
     blob: &BlobRef,
     to: AccountId,
-) -> Result<Option<BlobRef>, Error> {
-    let Some(content) = context.content(from, blob).await? else { return Ok(None) };
+    uploads: &mut UsedUploads,
+) -> Result<Result<BlobRef, SetError>, Error> {
+    let Some(content) = context.content(from, blob).await? else { return Ok(Err(SetError::not_found())) };
     let size = content.size();
+    if !uploads.admit(&context.config, size) {
+        return Ok(Err(over_quota()));
+    }
     let stored = match content {
         Content::Stored { blob, .. } => {
             // It may be about to be swept.
             let touched = context.blobs().touch(&[blob]).await?;
             if touched.first() != Some(&true) {
-                return Ok(None);
+                return Ok(Err(SetError::not_found()));
             }
             blob
         }
         Content::Decoded(mut bytes) => context.blobs().put(&mut bytes).await?.id,
     };
-    note(context, to, stored, size).await.map(Some)
+    note(context, to, (stored, size), uploads).await.map(Ok)
 }
 
-/// Notes a blob that was put or touched as an upload of the user.
-async fn note(context: &Context, account: AccountId, blob: BlobId, size: u64) -> Result<BlobRef, Error> {
-    uploads::note(context, account, blob, size).await.map(BlobRef::upload)
+/// Notes a blob that was put or touched as an upload of the user; its bytes were admitted.
+async fn note(
+    context: &Context,
+    account: AccountId,
+    (blob, size): (BlobId, u64),
+    uploads: &mut UsedUploads,
+) -> Result<BlobRef, Error> {
+    let upload = uploads::note(context, account, blob, size).await?;
+    uploads.made(account, upload);
+    Ok(BlobRef::upload(upload))
+}
+
+/// `overQuota` of a blob that would push out others of the same request.
+fn over_quota() -> SetError {
+    SetError::new("overQuota").describe(
+        "the blobs that this request makes are longer than the quota of uploads, with the uploads that they are made of: make some \
+         of them in another request",
+    )
 }

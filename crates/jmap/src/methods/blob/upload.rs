@@ -1,21 +1,24 @@
 //! Blob/upload (RFC 9404 §4.1).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use restante_blobs::Source;
 use restante_core::Error;
 use restante_directory::Access;
-use restante_records::AccountId;
+use restante_records::{AccountId, RecordId};
 use serde_json::{Map, Value};
 
-use super::note;
-use crate::core::{
-    Args, Argument, BlobRef, Content, Context, Creations, Exchange, Id, Members, MethodError, Object,
-    SetError,
-    ids::{account_id, is_id},
-    set::{write_errors, write_map},
+use super::{note, over_quota};
+use crate::{
+    core::{
+        Args, Argument, BlobRef, Content, Context, Creations, Exchange, Id, Members, MethodError, Object,
+        SetError,
+        ids::{BlobBase, account_id, is_id},
+        set::{write_errors, write_map},
+    },
+    methods::mail_errors::of_step,
 };
 
 /// The type of a blob for which the client names none.
@@ -34,10 +37,14 @@ pub(super) async fn upload(
     }
     context.check_objects_in_set(create.len())?;
     let mut plan = Plan::new(create, context.config.blob_sources_max.get());
+    for upload in plan.sources(&exchange.creations) {
+        exchange.uploads.renew(context, account, upload).await?;
+    }
     let mut created = Vec::new();
     while let Some((key, upload)) = plan.next() {
         let media_type = upload.media_type.clone();
-        match make(context, account, &exchange.creations, upload).await? {
+        let made = make(context, account, exchange, upload).await.map_err(MethodError::from);
+        match of_step(made, !created.is_empty())? {
             Ok((blob, size)) => {
                 exchange.creations.insert(&key, blob.to_string());
                 let mut json = Vec::new();
@@ -111,6 +118,17 @@ impl Plan {
         Self { waiting, missing, dependents, ready, failed, last: None }
     }
 
+    /// The uploads that are there and that blobs of the call are made of.
+    fn sources(&self, creations: &Creations) -> BTreeSet<RecordId> {
+        let named = self.waiting.values().flat_map(Upload::blobs);
+        let blobs = named.filter_map(|id| creations.resolve(id.as_str())?.parse::<BlobRef>().ok());
+        let upload = |blob: BlobRef| match blob.base {
+            BlobBase::Upload(upload) => Some(upload),
+            BlobBase::Email(_) => None,
+        };
+        blobs.filter_map(upload).collect()
+    }
+
     /// The next blob to make; the one before it is made now, or has failed.
     fn next(&mut self) -> Option<(String, Upload)> {
         if let Some(last) = self.last.take() {
@@ -138,11 +156,12 @@ impl Plan {
 
 impl Upload {
     fn read(value: Value, sources_max: usize) -> Result<Self, SetError> {
-        let wrong = || SetError::invalid(["data"], "expected an array of data sources");
         let Value::Object(mut members) = value else {
             return Err(SetError::new("invalidProperties").describe("expected an object"));
         };
-        let sources = members.remove("data").and_then(Vec::<Value>::read).ok_or_else(wrong)?;
+        let sources = members.remove("data").and_then(Vec::<Value>::read);
+        let sources =
+            sources.ok_or_else(|| SetError::invalid(["data"], "expected an array of data sources"))?;
         let media_type = match members.remove("type") {
             None | Some(Value::Null) => None,
             Some(Value::String(media_type)) => Some(media_type),
@@ -157,44 +176,63 @@ impl Upload {
                 format!("a blob is made of at most {sources_max} sources"),
             ));
         }
-        let sources: Option<Vec<DataSource>> = sources.into_iter().map(DataSource::read).collect();
-        Ok(Self { sources: sources.ok_or_else(wrong)?, media_type })
+        let sources: Result<Vec<DataSource>, &str> = sources.into_iter().map(DataSource::read).collect();
+        let sources = sources.map_err(|problem| SetError::invalid(["data"], problem))?;
+        Ok(Self { sources, media_type })
+    }
+
+    /// The blobs that it is made of.
+    fn blobs(&self) -> impl Iterator<Item = &Id> {
+        self.sources.iter().filter_map(|source| match source {
+            DataSource::Blob { id, .. } => Some(id),
+            DataSource::Bytes(_) => None,
+        })
     }
 
     /// The creation ids of the blobs that it is made of.
     fn needs(&self) -> impl Iterator<Item = &str> {
-        self.sources.iter().filter_map(|source| match source {
-            DataSource::Blob { id, .. } => id.as_str().strip_prefix('#'),
-            DataSource::Bytes(_) => None,
-        })
+        self.blobs().filter_map(|id| id.as_str().strip_prefix('#'))
     }
 }
 
 impl DataSource {
-    /// Reads a source, which has exactly one of its three forms.
-    fn read(value: Value) -> Option<Self> {
-        let Value::Object(mut members) = value else { return None };
+    /// Reads a source, which has exactly one of its three forms; `Err` says what is wrong.
+    fn read(value: Value) -> Result<Self, &'static str> {
+        let Value::Object(mut members) = value else { return Err("a data source is an object") };
         members.retain(|_, value| !value.is_null());
         let text = members.remove("data:asText");
         let base64 = members.remove("data:asBase64");
         let blob = members.remove("blobId");
-        let number = |value: Option<Value>| value.map_or(Some(None), |value| u64::read(value).map(Some));
-        match (text, base64, blob) {
-            (Some(Value::String(text)), None, None) if members.is_empty() => {
-                Some(Self::Bytes(text.into_bytes().into()))
+        let source = match (text, base64, blob) {
+            (Some(text), None, None) => {
+                let text = String::read(text).ok_or("data:asText is a string")?;
+                Self::Bytes(text.into_bytes().into())
             }
-            (None, Some(Value::String(text)), None) if members.is_empty() => {
-                base64_simd::STANDARD.decode_to_vec(text).ok().map(|bytes| Self::Bytes(bytes.into()))
+            (None, Some(base64), None) => {
+                let text = String::read(base64).ok_or("data:asBase64 is a string")?;
+                let bytes = base64_simd::STANDARD.decode_to_vec(text);
+                Self::Bytes(bytes.map_err(|_| "data:asBase64 is not base64 (RFC 4648 §4)")?.into())
             }
             (None, None, Some(id)) => {
+                let id = <Id as Argument>::read(id).ok_or("blobId is an id")?;
                 let offset = number(members.remove("offset"))?.unwrap_or_default();
                 let length = number(members.remove("length"))?;
-                let id = <Id as Argument>::read(id)?;
-                members.is_empty().then_some(Self::Blob { id, offset, length })
+                Self::Blob { id, offset, length }
             }
-            _ => None,
+            _ => return Err("a data source has exactly one of data:asText, data:asBase64 and blobId"),
+        };
+        if !members.is_empty() {
+            return Err("a data source has an unknown member, or a range without blobId");
         }
+        Ok(source)
     }
+}
+
+/// A number of a range, if it is given.
+fn number(value: Option<Value>) -> Result<Option<u64>, &'static str> {
+    let Some(value) = value else { return Ok(None) };
+    let number = u64::read(value);
+    number.map(Some).ok_or("offset and length of a data source are whole numbers from 0 to 2^53-1")
 }
 
 /// A piece whose bytes are known to be there.
@@ -207,7 +245,7 @@ enum Piece {
 async fn make(
     context: &Context,
     account: AccountId,
-    creations: &Creations,
+    exchange: &mut Exchange,
     upload: Upload,
 ) -> Result<Result<(BlobRef, u64), SetError>, Error> {
     let (mut pieces, mut missing, mut size) = (VecDeque::new(), Vec::new(), 0_u64);
@@ -215,7 +253,8 @@ async fn make(
         let piece = match source {
             DataSource::Bytes(bytes) => Piece::Bytes(bytes),
             DataSource::Blob { id, offset, length } => {
-                let blob = creations.resolve(id.as_str()).and_then(|id| id.parse::<BlobRef>().ok());
+                let blob = exchange.creations.resolve(id.as_str());
+                let blob = blob.and_then(|id| id.parse::<BlobRef>().ok());
                 let content = match blob {
                     Some(blob) => context.content(account, &blob).await?,
                     None => None,
@@ -240,8 +279,11 @@ async fn make(
     if size > context.config.upload_bytes_max.get() {
         return Ok(Err(SetError::new("tooLarge").with("maxSize", context.config.upload_bytes_max.get())));
     }
+    if !exchange.uploads.admit(&context.config, size) {
+        return Ok(Err(over_quota()));
+    }
     let put = context.blobs().put(&mut Pieces { context, pieces, current: None }).await?;
-    let blob = note(context, account, put.id, put.bytes).await?;
+    let blob = note(context, account, (put.id, put.bytes), &mut exchange.uploads).await?;
     Ok(Ok((blob, put.bytes)))
 }
 

@@ -278,9 +278,8 @@ fn distinct<S: AsRef<str>, P: PartialEq>(
 ) -> Result<Vec<P>, MethodError> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let property = parse(name.as_ref());
-        let property =
-            property.ok_or_else(|| MethodError::argument(argument, "names a property that there is not"))?;
+        let name = name.as_ref();
+        let property = parse(name).ok_or_else(|| MethodError::argument(argument, &why_unknown(name)))?;
         if !found.contains(&property) {
             found.push(property);
         }
@@ -291,8 +290,16 @@ fn distinct<S: AsRef<str>, P: PartialEq>(
     Ok(found)
 }
 
+/// Why a name is none of a property.
+fn why_unknown(name: &str) -> String {
+    match HeaderProperty::parse_any_form(name) {
+        Some(header) => format!("{name:?} asks for {} in a form that the field has not", header.name),
+        None => format!("there is no property {name:?}"),
+    }
+}
+
 /// How many properties can be asked for: each may be a header field, which is looked for in each email.
-const PROPERTIES_MAX: usize = 200;
+pub(crate) const PROPERTIES_MAX: usize = 200;
 
 #[cfg(test)]
 mod tests {
@@ -320,7 +327,13 @@ mod tests {
     fn g2_unknown_properties_are_invalid_arguments() {
         for wrong in ["nope", "Id", "header:", "header:Subject:asDate", "header:Subject:all:asText", ""] {
             let error = Wanted::named(&["id", wrong]).unwrap_err();
-            assert!(matches!(error, MethodError::InvalidArguments(_)), "{wrong}");
+            let MethodError::InvalidArguments(text) = error else { panic!("{wrong}: {error:?}") };
+            assert!(text.contains(&format!("{wrong:?}")), "{text}");
+            assert_eq!(
+                text.contains("a form that the field has not"),
+                wrong == "header:Subject:asDate",
+                "{text}"
+            );
         }
         assert_eq!(PartProperty::parse("textBody"), None);
     }

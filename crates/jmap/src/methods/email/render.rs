@@ -2,7 +2,7 @@
 
 use restante_mail::{
     Keywords, SEEN, email,
-    message::{BodyValue, Message, Part, PartKind, Shorthand, Structure, write_header_json},
+    message::{BodyValue, Message, Part, PartKind, Shorthand, Structure, header_of, write_header_json},
     row::Row,
 };
 use restante_mail_wire::header::{Header, as_raw};
@@ -70,8 +70,8 @@ impl Rendering<'_> {
                 EmailProperty::BlobId => write_json(&self.blob.to_string(), out),
                 EmailProperty::Size => write_json(&self.size, out),
                 EmailProperty::Ready(shorthand) => out.extend_from_slice(self.ready.json(*shorthand)),
-                EmailProperty::Headers => write_headers(Header::parse(self.raw), out),
-                EmailProperty::Header(header) => write_header(Header::parse(self.raw), header, out),
+                EmailProperty::Headers => write_headers(self.header(), out),
+                EmailProperty::Header(header) => write_header(self.header(), header, out),
                 EmailProperty::BodyStructure => match self.structure.parts.first() {
                     Some(root) => self.part(wanted).write_tree(root, out),
                     None => out.extend_from_slice(NULL),
@@ -87,6 +87,10 @@ impl Rendering<'_> {
             }
         }
         out.push(b'}');
+    }
+
+    fn header(&self) -> Header<'_> {
+        Header::parse(header_of(self.raw))
     }
 
     fn part<'r>(&'r self, wanted: &'r Wanted) -> PartWriter<'r> {

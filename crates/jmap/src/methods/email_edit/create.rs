@@ -47,6 +47,12 @@ impl Create<'_> {
         if !invalid.is_empty() {
             return Ok(Err(invalid.into_error()));
         }
+        // Any number of parts may have the same text, so a short request can be a message of any size. No encoding shortens a text:
+        // what is too large is refused before it is composed.
+        let size_max = self.context.config.upload_bytes_max.get();
+        if draft.text_bytes() > size_max {
+            return Ok(Err(too_large(size_max)));
+        }
         let blobs = match self.blobs(&draft, creations).await? {
             Ok(blobs) => blobs,
             Err(error) => return Ok(Err(error)),
@@ -59,12 +65,13 @@ impl Create<'_> {
             now,
             domain: self.context.login.address.domain().to_string(),
         };
-        let bytes: usize = blobs.values().map(Bytes::len).sum();
+        let blob_bytes: usize = blobs.values().map(Bytes::len).sum();
+        let text_bytes = usize::try_from(draft.text_bytes()).unwrap_or(usize::MAX);
+        let bytes = blob_bytes.saturating_add(text_bytes);
         let raw = match on_a_core(bytes, move || write::message(draft, &blobs, &origin)).await? {
             Ok(raw) => raw,
             Err(error) => return Ok(Err(of_compose(object, &error))),
         };
-        let size_max = self.context.config.upload_bytes_max.get();
         if raw.len() as u64 > size_max {
             return Ok(Err(too_large(size_max)));
         }

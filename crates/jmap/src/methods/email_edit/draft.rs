@@ -2,6 +2,11 @@
 //!
 //! Nothing is read here: blobs are named, and [`Draft::blobs`] lists them.
 
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
 use restante_mail_wire::{
     compose::FieldValue,
     header::{Address, Date, Form, Group, HeaderProperty},
@@ -14,6 +19,8 @@ use crate::core::SetError;
 /// attachment.
 const PARTS_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 32;
+/// So many reasons are in the description of an error: a request may have a million wrong properties.
+const REASONS_MAX: usize = 20;
 /// The longest name of a header field, so that its first line is not too long.
 const NAME_BYTES_MAX: usize = 127;
 
@@ -85,8 +92,8 @@ pub(crate) struct DraftPart {
 /// What a part consists of.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// A text of `bodyValues`.
-    Text(String),
+    /// A text of `bodyValues`, which any number of parts may share.
+    Text(Arc<str>),
     /// The id of a blob.
     Blob(String),
     /// The parts of a multipart.
@@ -96,14 +103,20 @@ pub(crate) enum Content {
 /// The properties that are wrong, with the reason of each.
 #[derive(Debug, Default)]
 pub(crate) struct Invalid {
+    /// In the order in which they were found.
     pub(crate) properties: Vec<String>,
-    pub(crate) why: Vec<String>,
+    known: HashSet<String>,
+    /// The reasons of the first ones, [`REASONS_MAX`] at most.
+    why: Vec<String>,
 }
 
 impl Invalid {
     pub(crate) fn add(&mut self, property: &str, why: impl Into<String>) {
-        if !self.properties.iter().any(|known| known == property) {
-            self.properties.push(property.to_owned());
+        if !self.known.insert(property.to_owned()) {
+            return;
+        }
+        self.properties.push(property.to_owned());
+        if self.why.len() < REASONS_MAX {
             self.why.push(format!("{property}: {}", why.into()));
         }
     }
@@ -114,7 +127,11 @@ impl Invalid {
 
     /// `invalidProperties` with all of them.
     pub(crate) fn into_error(self) -> SetError {
-        SetError::invalid(self.properties, self.why.join("; "))
+        let mut why = self.why.join("; ");
+        if self.properties.len() > self.why.len() {
+            why.push_str("; and more");
+        }
+        SetError::invalid(self.properties, why)
     }
 }
 
@@ -124,18 +141,20 @@ impl Draft {
     pub(crate) fn read(email: &Map<String, Value>, invalid: &mut Invalid) -> Self {
         check_names(email, invalid);
         let fields = read_fields(email, &FIELDS, "", invalid);
-        for (name, _) in &fields {
-            if is_content_field(name) {
-                let property = property_of_field(email, name);
-                invalid.add(property.as_deref().unwrap_or(name), "Content-* fields belong to a body part");
+        for (property, value) in email {
+            let header = HeaderProperty::parse(property).filter(|_| !value.is_null());
+            if header.is_some_and(|header| is_content_field(header.name)) {
+                invalid.add(property, "Content-* fields belong to a body part");
             }
         }
-        let mut bodies = Bodies { values: Map::new(), parts: 0, property: "bodyValues", invalid };
+        let mut bodies = Bodies { values: HashMap::new(), parts: 0, property: "bodyValues", invalid };
         bodies.read_values(email);
         let body = bodies.body(email);
         if let DraftBody::Structure(root) = &body {
+            let of_email: HashSet<String> =
+                fields.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
             for (name, _) in &root.fields {
-                if fields.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                if of_email.contains(&name.to_ascii_lowercase()) {
                     bodies.invalid.add("bodyStructure", format!("{name} is also a property of the email"));
                 }
             }
@@ -145,7 +164,29 @@ impl Draft {
 
     /// The ids of the blobs of all parts in the order of the parts, as often as they are used.
     pub(crate) fn blobs(&self) -> Vec<&str> {
-        let mut found: Vec<&str> = Vec::new();
+        let mut ids = Vec::new();
+        for content in self.contents() {
+            if let Content::Blob(id) = content {
+                ids.push(id.as_str());
+            }
+        }
+        ids
+    }
+
+    /// The bytes of the texts of all parts, each counted as often as it is used.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        let mut bytes = 0;
+        for content in self.contents() {
+            if let Content::Text(text) = content {
+                bytes += text.len() as u64;
+            }
+        }
+        bytes
+    }
+
+    /// The contents of all parts that are no multiparts, in the order of the parts.
+    fn contents(&self) -> Vec<&Content> {
+        let mut found: Vec<&Content> = Vec::new();
         let mut waiting: Vec<&DraftPart> = match &self.body {
             DraftBody::Structure(root) => vec![root],
             DraftBody::Lists { text, html, attachments } => {
@@ -155,9 +196,8 @@ impl Draft {
         };
         while let Some(part) = waiting.pop() {
             match &part.content {
-                Content::Blob(id) => found.push(id),
-                Content::Text(_) => {}
                 Content::Parts(parts) => waiting.extend(parts.iter().rev()),
+                leaf => found.push(leaf),
             }
         }
         found
@@ -201,7 +241,7 @@ fn read_fields(
     invalid: &mut Invalid,
 ) -> Fields {
     let mut fields = Fields::new();
-    let mut seen: Vec<(&str, &str)> = Vec::new(); // field, property
+    let mut seen: HashMap<String, &str> = HashMap::new(); // the property of each field, whose name is in lower case
     let named = table.iter().filter_map(|(property, name, form)| {
         let value = object.get(*property)?;
         Some((*property, Some(HeaderProperty { name, form: *form, all: false }), value))
@@ -210,25 +250,29 @@ fn read_fields(
     let others = others.map(|(property, value)| (property.as_str(), HeaderProperty::parse(property), value));
     for (property, header, value) in named.chain(others) {
         let reported = if within.is_empty() { property } else { within };
+        // The property that is reported stands before the text.
+        let said = |why: String| if within.is_empty() { why } else { format!("{property} {why}") };
         let Some(header) = header else {
-            invalid.add(reported, format!("{property} is no header field, or the field has no such form"));
+            let is_form = HeaderProperty::parse_any_form(property).is_some();
+            let why = if is_form { "has a form that the field has not" } else { "is no header field" };
+            invalid.add(reported, said(why.to_owned()));
             continue;
         };
         if value.is_null() {
             continue;
         }
-        if let Some((_, other)) = seen.iter().find(|(name, _)| name.eq_ignore_ascii_case(header.name)) {
-            let why = format!("{property} and {other} are the same header field");
+        let name = header.name.to_ascii_lowercase();
+        if let Some(other) = seen.get(&name) {
             if within.is_empty() {
-                invalid.add(other, why.clone());
+                invalid.add(other, format!("is the same header field as {property}"));
             }
-            invalid.add(reported, why);
+            invalid.add(reported, said(format!("is the same header field as {other}")));
             continue;
         }
-        seen.push((header.name, property));
+        seen.insert(name, property);
         match field_values(header, value) {
             Some(values) => fields.extend(values.into_iter().map(|value| (header.name.to_owned(), value))),
-            None => invalid.add(reported, format!("{property} has no value of its form, or has line breaks")),
+            None => invalid.add(reported, said("has no value of its form, or has line breaks".to_owned())),
         }
     }
     fields
@@ -301,7 +345,7 @@ fn nullable_line(value: Option<&Value>) -> Option<Option<String>> {
 /// Reads the body of an Email object.
 struct Bodies<'a> {
     /// The texts of `bodyValues`.
-    values: Map<String, Value>,
+    values: HashMap<String, Arc<str>>,
     parts: usize,
     /// The property that is being read: what is wrong is reported under its name.
     property: &'static str,
@@ -322,14 +366,14 @@ impl Bodies<'_> {
         };
         for (part, value) in values {
             let object = only(value, &["value", "isTruncated", "isEncodingProblem"]);
-            let text = object.and_then(|object| object.get("value")).filter(|text| text.is_string());
+            let text = object.and_then(|object| object.get("value")).and_then(Value::as_str);
             let is_whole = object.is_some_and(|object| {
                 let flags = ["isTruncated", "isEncodingProblem"];
                 flags.iter().all(|flag| object.get(*flag).is_none_or(|flag| *flag == Value::Bool(false)))
             });
             match text {
                 Some(text) if is_whole => {
-                    self.values.insert(part.clone(), text.clone());
+                    self.values.insert(part.clone(), text.into());
                 }
                 _ => self.bad(format!("{part} is no whole text")),
             }
@@ -352,6 +396,9 @@ impl Bodies<'_> {
         let attachments = present(email, "attachments").map(|list| self.attachments(list));
         let mut attachments = attachments.unwrap_or_default();
         for part in &mut attachments {
+            if part.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("Content-Disposition")) {
+                continue;
+            }
             // Without a disposition, a text or an image would be read back as a part of the body.
             let is_shown = html.is_some() && part.cid.is_some();
             let disposition = if is_shown { "inline" } else { "attachment" };
@@ -367,7 +414,7 @@ impl Bodies<'_> {
             Some([part]) => self.part(part, 1),
             _ => {
                 self.bad("is not a list of exactly one part");
-                return Box::new(DraftPart::of(media_type, Content::Text(String::new())));
+                return Box::new(DraftPart::of(media_type, Content::Text(Arc::default())));
             }
         };
         // MIME's default is a plain text, also of a blob.
@@ -389,7 +436,7 @@ impl Bodies<'_> {
 
     /// One part with those in it.
     fn part(&mut self, value: &Value, depth: usize) -> DraftPart {
-        let empty = || DraftPart::of("text/plain", Content::Text(String::new()));
+        let empty = || DraftPart::of("text/plain", Content::Text(Arc::default()));
         let Some(object) = value.as_object() else {
             self.bad("has a part that is no object");
             return empty();
@@ -461,7 +508,7 @@ impl Bodies<'_> {
                 if present(object, "charset").is_some() {
                     self.bad("a part that is given by partId can't have a charset");
                 }
-                if let Some(Value::String(text)) = self.values.get(part) {
+                if let Some(text) = self.values.get(part) {
                     return Content::Text(text.clone());
                 }
                 self.bad(format!("the partId {part} is not in bodyValues"));
@@ -469,7 +516,7 @@ impl Bodies<'_> {
             (None, Some(Value::String(blob))) => return Content::Blob(blob.clone()),
             _ => self.bad("a part needs either a partId or a blobId"),
         }
-        Content::Text(String::new())
+        Content::Text(Arc::default())
     }
 
     fn media_type(&mut self, object: &Map<String, Value>, content: &Content) -> Option<String> {

@@ -33,9 +33,11 @@ impl Placement {
             }
         }
         if let Some(value) = object.get("receivedAt").filter(|value| !value.is_null()) {
-            placement.received = value.as_str().and_then(UtcDate::parse).map(|date| date.0);
+            let time = value.as_str().and_then(UtcDate::parse).map(|date| date.0);
+            // Records have no time before 1970.
+            placement.received = time.filter(|seconds| *seconds >= 0);
             if placement.received.is_none() {
-                invalid.add("receivedAt", "must be a time as 2014-10-30T06:12:00Z");
+                invalid.add("receivedAt", "must be a time as 2014-10-30T06:12:00Z, not before 1970");
             }
         }
         placement
@@ -113,5 +115,12 @@ mod tests {
         }
         let email = json!({"mailboxIds": {}, "keywords": 1, "receivedAt": "1970-01-01"});
         assert_eq!(read(email).unwrap_err(), ["mailboxIds", "keywords", "receivedAt"]);
+    }
+
+    #[test]
+    fn es1_a_time_before_1970_is_refused_and_not_changed() {
+        let email = |time: &str| json!({"mailboxIds": {"m1": true}, "receivedAt": time});
+        assert_eq!(read(email("1970-01-01T00:00:00Z")).unwrap().received, Some(0));
+        assert_eq!(read(email("1969-12-31T23:59:59Z")), Err(vec!["receivedAt".to_owned()]));
     }
 }

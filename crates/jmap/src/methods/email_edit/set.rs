@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     create::{Create, created_json},
+    draft::Invalid,
     new_emails::NewEmails,
     update::Update,
 };
@@ -18,7 +19,10 @@ use crate::{
         State,
     },
     methods::{
-        email::{self, properties::Wanted},
+        email::{
+            self,
+            properties::{PROPERTIES_MAX, Wanted},
+        },
         mail_errors::{of_edit, of_step},
         set_states::{self, Transitions},
     },
@@ -118,13 +122,11 @@ impl Call<'_> {
 
     /// The emails that `destroy` names, each once.
     fn named(&mut self, destroy: Vec<Id>) -> Vec<RecordId> {
-        let mut seen = HashSet::new();
         let mut named = Vec::with_capacity(destroy.len());
-        for id in destroy {
-            match self.creations.resolve(id.as_str()).and_then(|id| IdType::Email.record(id)) {
-                Some(email) if seen.insert(email) => named.push(email),
-                Some(_) => {}
-                None => self.answer.not_destroyed.push((id.into_string(), SetError::not_found())),
+        for id in self.creations.distinct(destroy) {
+            match IdType::Email.record(&id) {
+                Some(email) => named.push(email),
+                None => self.answer.not_destroyed.push((id, SetError::not_found())),
             }
         }
         named
@@ -161,31 +163,60 @@ impl Call<'_> {
         id: RecordId,
         patch: Value,
     ) -> Result<Result<EmailUpdate, SetError>, MethodError> {
+        let error = match self.read_patch(id, patch).await? {
+            Ok(update) => return Ok(Ok(update)),
+            Err(error) => error,
+        };
+        // An email that is not there has no properties that could be invalid.
+        let is_there = email::get::render(self.context, self.answer.account, id, &[]).await?.is_some();
+        Ok(Err(if is_there { error } else { SetError::not_found() }))
+    }
+
+    async fn read_patch(
+        &self,
+        id: RecordId,
+        patch: Value,
+    ) -> Result<Result<EmailUpdate, SetError>, MethodError> {
         let Value::Object(patch) = patch else {
             return Ok(Err(SetError::new("invalidProperties").describe("expected an object")));
         };
-        let Update { mailboxes, keywords, others } = match Update::read(patch, self.creations) {
+        let mut invalid = Invalid::default();
+        let Update { mailboxes, keywords, others } = match Update::read(patch, self.creations, &mut invalid) {
             Ok(update) => update,
             Err(error) => return Ok(Err(error)),
         };
         if !others.is_empty()
-            && let Err(error) = self.check_unchanged(id, others).await?
+            && let Err(error) = self.check_unchanged(id, others, &mut invalid).await?
         {
             return Ok(Err(error));
+        }
+        if !invalid.is_empty() {
+            return Ok(Err(invalid.into_error()));
         }
         Ok(Ok(EmailUpdate { if_in_state: None, mailboxes, keywords }))
     }
 
-    /// T6: properties that can't change may stand in a patch with the values that they have.
+    /// T6: properties that can't change may stand in a patch with the values that they have. Those with others are added to
+    /// `invalid`, and all of them when they are too many to be read.
     async fn check_unchanged(
         &self,
         id: RecordId,
         others: Patch,
+        invalid: &mut Invalid,
     ) -> Result<Result<(), SetError>, MethodError> {
         let names: BTreeSet<String> =
             others.entries().filter_map(|(path, _)| path.first().cloned()).collect();
-        let (known, mut bad): (Vec<String>, Vec<String>) =
+        let (known, unknown): (Vec<String>, Vec<String>) =
             names.into_iter().partition(|name| Wanted::named(&[name]).is_ok());
+        for name in &unknown {
+            invalid.add(name, "is no property of an email");
+        }
+        if known.len() > PROPERTIES_MAX {
+            for name in &known {
+                invalid.add(name, format!("is one of more than {PROPERTIES_MAX} that can't be changed"));
+            }
+            return Ok(Ok(()));
+        }
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
         let present = email::get::render(self.context, self.answer.account, id, &known).await?;
         let Some(present) = present else { return Ok(Err(SetError::not_found())) };
@@ -195,12 +226,12 @@ impl Call<'_> {
             return Ok(Err(error));
         }
         let is_changed = |name: &String, value: &Value| patched.get(name).unwrap_or(&Value::Null) != value;
-        let changed = present.iter().filter(|(name, value)| is_changed(name, value));
-        bad.extend(changed.map(|(name, _)| name.clone()));
-        if bad.is_empty() {
-            return Ok(Ok(()));
+        for (name, value) in &present {
+            if is_changed(name, value) {
+                invalid.add(name, "can't be changed");
+            }
         }
-        Ok(Err(SetError::invalid(bad, "can't be changed")))
+        Ok(Ok(()))
     }
 
     /// Makes edits in their order.

@@ -208,6 +208,12 @@ async fn es3_limits_have_their_errors() {
     let long = json!({"t": {"value": "x".repeat(3_000)}});
     let email = json!({"mailboxIds": {&drafts: true}, "bodyValues": long, "textBody": [{"partId": "t"}]});
     assert_eq!(error_of_create(&server, email).await["type"], "tooLarge");
+    let parts: Vec<Value> = (0..30).map(|_| json!({"partId": "t", "type": "text/plain"})).collect();
+    let structure = json!({"type": "multipart/mixed", "subParts": parts});
+    let short = json!({"t": {"value": "x".repeat(100)}});
+    let email = json!({"mailboxIds": {&drafts: true}, "bodyValues": short, "bodyStructure": structure});
+    let error = error_of_create(&server, email).await;
+    assert_eq!((&error["type"], &error["maxSize"]), (&json!("tooLarge"), &json!(2_000)), "each use counts");
     let address = server.alice.address.clone();
     server.operate(Operation::SetQuota { address, quota_bytes: Some(100) }).await;
     let error = error_of_create(&server, json!({"mailboxIds": {&drafts: true}})).await;
@@ -275,6 +281,47 @@ async fn t6_what_cannot_change_may_be_given_as_it_is() {
     assert_eq!(properties, ["flavour", "receivedAt", "size", "subject"], "{answer}");
     let answer = set(&server, json!({"update": {id: {"subject/x": 1}}})).await;
     assert_eq!(answer["notUpdated"][id]["type"], "invalidPatch");
+}
+
+#[tokio::test]
+async fn t6_an_update_names_all_that_is_wrong_if_there_is_such_an_email() {
+    let server = TestServer::new().await;
+    let made = import(&server, "Subject: a\r\n\r\nb\r\n", "inbox").await;
+    let id = made["id"].as_str().unwrap();
+    let wrong = json!({"keywords/a b": true, "mailboxIds": {}, "subject": "b", "flavour": 1});
+    let answer = set(&server, json!({"update": {id: wrong, "e999": wrong}})).await;
+    let mut properties = answer["notUpdated"][id]["properties"].as_array().unwrap().clone();
+    properties.sort_by_key(Value::to_string);
+    assert_eq!(properties, ["flavour", "keywords", "mailboxIds", "subject"], "{answer}");
+    assert_eq!(answer["notUpdated"]["e999"]["type"], "notFound", "{answer}");
+}
+
+#[tokio::test]
+async fn t6_more_properties_than_can_be_read_fail_only_the_email_that_they_are_given_for() {
+    let server = TestServer::new().await;
+    let [one, other] = [create(&server, json!({})).await, create(&server, json!({})).await];
+    let [one, other] = [one["id"].as_str().unwrap(), other["id"].as_str().unwrap()];
+    let many: Map<String, Value> = (0..201).map(|n| (format!("header:X-{n}"), Value::Null)).collect();
+    let answer = set(&server, json!({"update": {one: many, other: {"keywords/a": true}}})).await;
+    assert_eq!(answer["updated"], json!({other: null}), "{answer}");
+    let error = &answer["notUpdated"][one];
+    assert_eq!(error["type"], "invalidProperties");
+    assert_eq!(error["properties"].as_array().unwrap().len(), 201);
+    let some: Map<String, Value> = many.into_iter().take(200).collect();
+    let answer = set(&server, json!({"update": {one: some}})).await;
+    assert_eq!(answer["updated"], json!({one: null}), "{answer}");
+}
+
+#[tokio::test]
+async fn es1_a_disposition_given_as_a_header_field_is_written_once() {
+    let server = TestServer::new().await;
+    let blob = server.upload("content").await;
+    let field = " attachment; filename=a.txt";
+    let attachments = json!([{"blobId": blob, "header:Content-Disposition": field}]);
+    let made = create(&server, json!({ "attachments": attachments })).await;
+    let raw = raw(&server, &made).await;
+    assert_eq!(raw.matches("Content-Disposition:").count(), 1, "{raw}");
+    assert!(raw.contains("Content-Disposition: attachment; filename=a.txt\r\n"), "{raw}");
 }
 
 #[tokio::test]

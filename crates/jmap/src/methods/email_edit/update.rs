@@ -6,7 +6,7 @@ use restante_mail::parse_keyword;
 use restante_records::RecordId;
 use serde_json::{Map, Value};
 
-use super::placement;
+use super::{draft::Invalid, placement};
 use crate::core::{Creations, IdType, Patch, SetError};
 
 type MailPatch<T> = restante_mail::Patch<T>;
@@ -21,11 +21,15 @@ pub(super) struct Update {
 }
 
 impl Update {
-    pub(super) fn read(patch: Map<String, Value>, creations: &Creations) -> Result<Self, SetError> {
+    /// Reads a patch; what `mailboxIds` and `keywords` can't become is added to `invalid`. The error is that of a path.
+    pub(super) fn read(
+        patch: Map<String, Value>,
+        creations: &Creations,
+        invalid: &mut Invalid,
+    ) -> Result<Self, SetError> {
         let (mutable, others) = Patch::read(patch)?.partition(&["mailboxIds", "keywords"]);
         let mut mailboxes = Parts::default();
         let mut keywords = Parts::default();
-        let mut bad: Vec<&str> = Vec::new();
         for (path, value) in mutable.entries() {
             let is_good = match path {
                 [name] if name == "keywords" => {
@@ -48,12 +52,11 @@ impl Update {
                 }
             };
             match path.first() {
-                Some(name) if !is_good && !bad.contains(&name.as_str()) => bad.push(name),
+                Some(name) if !is_good => {
+                    invalid.add(name, "must be a set of ids or keywords, each with the value true");
+                }
                 _ => {}
             }
-        }
-        if !bad.is_empty() {
-            return Err(SetError::invalid(bad, "must be a set of ids or keywords, each with the value true"));
         }
         Ok(Self { mailboxes: mailboxes.patch(), keywords: keywords.patch(), others })
     }
@@ -110,7 +113,10 @@ mod tests {
     fn read(patch: Value) -> Result<Update, &'static str> {
         let mut creations = Creations::default();
         creations.insert("k", "m7");
-        Update::read(patch.as_object().unwrap().clone(), &creations).map_err(|error| error.name())
+        let mut invalid = Invalid::default();
+        let read = Update::read(patch.as_object().unwrap().clone(), &creations, &mut invalid);
+        let update = read.map_err(|error| error.name())?;
+        if invalid.is_empty() { Ok(update) } else { Err("invalidProperties") }
     }
 
     fn keywords(names: &[&str]) -> BTreeSet<String> {

@@ -43,6 +43,12 @@ impl MailFrom {
             let wrong = || format!("the parameter {upper} has no such value");
             match (upper.as_str(), value.as_deref()) {
                 ("SIZE" | "BODY" | "SMTPUTF8", _) => {}
+                // RFC 4865 §4.
+                ("HOLDFOR" | "HOLDUNTIL", _) if read.release.is_some() => {
+                    return Err(
+                        "only one of the parameters HOLDFOR and HOLDUNTIL may be given, once".to_owned()
+                    );
+                }
                 ("RET", Some(value)) if value.eq_ignore_ascii_case("FULL") => {
                     read.returned = Some(Return::Full);
                 }
@@ -52,12 +58,12 @@ impl MailFrom {
                 ("ENVID", Some(value)) => {
                     read.envelope_id = Some(xtext(value, ENVID_BYTES_MAX).ok_or_else(wrong)?);
                 }
-                ("HOLDFOR", Some(value)) if read.release.is_none() => {
+                ("HOLDFOR", Some(value)) => {
                     let seconds = Some(value).filter(|value| value.bytes().all(|b| b.is_ascii_digit()));
                     let seconds = seconds.and_then(|value| value.parse::<u32>().ok()).ok_or_else(wrong)?;
                     read.release = Some(now.saturating_add(seconds.into()));
                 }
-                ("HOLDUNTIL", Some(value)) if read.release.is_none() => {
+                ("HOLDUNTIL", Some(value)) => {
                     read.release = Some(Date::parse(value).ok_or_else(wrong)?.seconds);
                 }
                 ("RET" | "HOLDFOR" | "HOLDUNTIL" | "ENVID", _) => return Err(wrong()),
@@ -173,7 +179,9 @@ mod tests {
         let until = read(&[("HOLDUNTIL", Some("1970-01-01T01:00:00Z"))]).unwrap();
         assert_eq!(until.release, Some(3_600));
         let both = [("HOLDFOR", Some("1")), ("HOLDUNTIL", Some("1970-01-01T01:00:00Z"))];
-        assert!(read(&both).is_err());
+        let problem = "only one of the parameters HOLDFOR and HOLDUNTIL may be given, once";
+        assert_eq!(read(&both), Err(problem.to_owned()));
+        assert_eq!(read(&[("HOLDFOR", Some("1")), ("holdfor", Some("2"))]), Err(problem.to_owned()));
         for value in [None, Some(""), Some("-1"), Some("+1"), Some("1.5"), Some("99999999999")] {
             assert!(read(&[("HOLDFOR", value)]).is_err(), "{value:?}");
         }

@@ -160,12 +160,7 @@ impl Create<'_> {
 
     /// Whether the user may send at all.
     fn check_user(&self) -> Result<(), SetError> {
-        let login = &self.context.login;
-        if login.account != self.account {
-            let why = "mail is sent from the user's own account only";
-            return Err(SetError::new("forbiddenToSend").describe(why));
-        }
-        if !login.allows(Scope::Send) {
+        if !self.context.login.allows(Scope::Send) {
             return Err(SetError::new("forbiddenToSend").describe("the token is not good for sending mail"));
         }
         Ok(())

@@ -120,10 +120,8 @@ async fn query_changes(
         Selection::parse(context, &exchange.creations, query.filter.as_ref(), query.sort.as_ref())?;
     let since: State = query.since.parse().map_err(|()| MethodError::CannotCalculateChanges)?;
     let (heads, state) = context.mail().submission_heads(query.account).await?;
-    if since.up_to.is_some() || since.revision > state {
-        return Err(MethodError::CannotCalculateChanges);
-    }
-    let changed = changes::changed_since(context, query.account, submission::KIND, since.revision).await?;
+    let since = since.whole().filter(|since| *since <= state).ok_or(MethodError::CannotCalculateChanges)?;
+    let changed = changes::changed_since(context, query.account, submission::KIND, since).await?;
     let changed = changed.into_iter().map(|id| IdType::EmailSubmission.id(id)).collect();
     query.answer(exchange, &state.0.to_string(), &selection.of(&heads), &changed)
 }

@@ -1,6 +1,6 @@
 //! EmailSubmission/set (RFC 8621 §7.5).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::BoxFuture;
 use restante_mail::{MailError, NewSubmission, Submission, Transition, submission};
@@ -51,7 +51,7 @@ pub(super) async fn set(
         let will_destroy = call.record(&id).is_some() && set.destroy.iter().any(is_destroyed);
         call.update(id, value, will_destroy).await?;
     }
-    for id in set.destroy {
+    for id in call.creations.distinct(set.destroy) {
         call.destroy(id).await?;
     }
     let Call { mut answer, transitions, emails, .. } = call;
@@ -76,20 +76,23 @@ async fn imply_email_set(context: &Context, exchange: &mut Exchange, set: SetArg
 
 /// What becomes of emails whose submissions were made, changed or destroyed.
 struct OnSuccess {
-    update: Map<String, Value>,
+    /// Patches by the ids of submissions.
+    update: Vec<(String, Map<String, Value>)>,
     destroy: Vec<Id>,
 }
 
 impl OnSuccess {
     fn take(args: &mut Args) -> Result<Self, MethodError> {
-        let update: Map<String, Value> = args.nullable("onSuccessUpdateEmail")?.unwrap_or_default();
+        let patches: Map<String, Value> = args.nullable("onSuccessUpdateEmail")?.unwrap_or_default();
         let destroy: Vec<Id> = args.nullable("onSuccessDestroyEmail")?.unwrap_or_default();
-        if !update.keys().all(|key| Id::read(key.clone()).is_some()) {
-            let problem = "expected an object with ids as keys";
-            return Err(MethodError::argument("onSuccessUpdateEmail", problem));
-        }
-        if !update.values().all(Value::is_object) {
-            return Err(MethodError::argument("onSuccessUpdateEmail", "expected patches"));
+        let wrong = |problem| MethodError::argument("onSuccessUpdateEmail", problem);
+        let mut update = Vec::with_capacity(patches.len());
+        for (id, patch) in patches {
+            if Id::read(id.clone()).is_none() {
+                return Err(wrong("expected an object with ids as keys"));
+            }
+            let Value::Object(patch) = patch else { return Err(wrong("expected patches")) };
+            update.push((id, patch));
         }
         Ok(Self { update, destroy })
     }
@@ -104,12 +107,15 @@ impl OnSuccess {
             let submission = IdType::EmailSubmission.record(creations.resolve(id)?)?;
             emails.get(&submission).map(|email| IdType::Email.id(*email))
         };
-        let mut update = Map::new();
+        // Several submissions may be of one email, which gets the patches of all. Of equal paths the last one counts; Email/set
+        // refuses those that overlap.
+        let mut patches: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for (id, patch) in self.update {
             if let Some(email) = email(&id) {
-                update.insert(email, patch);
+                patches.entry(email).or_default().extend(patch);
             }
         }
+        let update = patches.into_iter().map(|(email, patch)| (email, patch.into())).collect();
         let mut destroy: Vec<Id> = Vec::new();
         for id in self.destroy {
             match email(id.as_str()).and_then(Id::read) {
@@ -213,9 +219,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    async fn destroy(&mut self, id: Id) -> Result<(), MethodError> {
-        let name = self.creations.resolve(id.as_str()).unwrap_or(id.as_str()).to_owned();
-        let found = of_step(self.find(id.as_str()).await, self.has_changed())?;
+    async fn destroy(&mut self, name: String) -> Result<(), MethodError> {
+        let found = of_step(self.find(&name).await, self.has_changed())?;
         let destroyed = match found {
             Err(error) => Err(error),
             Ok(Submission { head, .. }) => {

@@ -270,7 +270,7 @@ async fn su2_nobody_sends_for_others_or_with_a_token_that_is_not_for_sending() {
     let submission = json!({"k": {"identityId": identity, "emailId": email}});
     let arguments = json!({"accountId": server.alice.id, "create": submission});
     let answer = server.call_as(&server.bob, "EmailSubmission/set", arguments).await;
-    assert_eq!(answer["notCreated"]["k"]["type"], "forbiddenToSend");
+    assert_eq!(answer["type"], "accountNotSupportedByMethod");
     assert!(scene.outbox().await.is_empty());
 }
 
@@ -448,6 +448,45 @@ async fn su6_a_success_changes_and_destroys_emails_in_a_second_response() {
     let get = scene.call("Email/get", json!({"ids": [one], "properties": ["mailboxIds"]})).await;
     assert_eq!(get["list"][0]["mailboxIds"], json!({sent.as_str().unwrap(): true}));
     assert_eq!(scene.outbox().await.len(), 2);
+}
+
+/// Of two patches of one email, one was dropped.
+#[tokio::test]
+async fn su6_an_email_gets_the_patches_of_all_its_submissions() {
+    let scene = Scene::new().await;
+    let email = scene.email(MESSAGE).await;
+    let sent = scene.call("Mailbox/query", json!({"filter": {"role": "sent"}})).await["ids"][0].clone();
+    let sent = sent.as_str().unwrap();
+    let set = async |patches: [Value; 2]| {
+        let submission = json!({"identityId": scene.identity, "emailId": email});
+        let [first, second] = patches;
+        let arguments = json!({
+            "accountId": scene.server.alice.id, "create": {"s": submission, "t": submission},
+            "onSuccessUpdateEmail": {"#s": first, "#t": second},
+        });
+        scene.server.calls(json!([["EmailSubmission/set", arguments, "c0"]])).await
+    };
+    let first = json!({"mailboxIds": {sent: true}, "keywords/$draft": null});
+    let responses = set([first, json!({"keywords/$flagged": true})]).await;
+    assert_eq!(responses[1][1]["updated"], json!({email.clone(): null}), "{responses:?}");
+    let get =
+        scene.call("Email/get", json!({"ids": [email], "properties": ["mailboxIds", "keywords"]})).await;
+    let expected = json!({"id": email, "mailboxIds": {sent: true}, "keywords": {"$flagged": true}});
+    assert_eq!(get["list"][0], expected);
+    let responses = set([json!({"keywords": {}}), json!({"keywords/$seen": true})]).await;
+    assert_eq!(responses[1][1]["notUpdated"][&email]["type"], "invalidPatch", "{responses:?}");
+}
+
+#[tokio::test]
+async fn su4_an_id_that_is_repeated_is_destroyed_once() {
+    let scene = Scene::new().await;
+    let email = scene.email(MESSAGE).await;
+    let id = scene.submit(&email).await;
+    let create = json!({"k": {"identityId": scene.identity, "emailId": email}});
+    let destroy = json!([id, "#k", id, "s999", "s999", "#k"]);
+    let set = scene.call("EmailSubmission/set", json!({"create": create, "destroy": destroy})).await;
+    assert_eq!(set["destroyed"], json!([id, set["created"]["k"]["id"]]));
+    assert_eq!(set["notDestroyed"], json!({"s999": {"type": "notFound"}}));
 }
 
 #[tokio::test]

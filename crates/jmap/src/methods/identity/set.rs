@@ -53,7 +53,7 @@ pub(super) async fn set(
         let will_destroy = call.record(&id).is_some() && set.destroy.iter().any(is_destroyed);
         call.update(id, value, will_destroy, &known).await?;
     }
-    for id in set.destroy {
+    for id in call.creations.distinct(set.destroy) {
         call.destroy(id).await?;
     }
     let Call { mut answer, transitions, .. } = call;
@@ -188,9 +188,8 @@ impl Call<'_> {
         self.done(edited)
     }
 
-    async fn destroy(&mut self, id: Id) -> Result<(), MethodError> {
-        let name = self.creations.resolve(id.as_str()).unwrap_or(id.as_str()).to_owned();
-        let destroyed = match self.record(id.as_str()) {
+    async fn destroy(&mut self, name: String) -> Result<(), MethodError> {
+        let destroyed = match self.record(&name) {
             None => Err(SetError::not_found()),
             Some(record) => {
                 let (account, expected) = (self.answer.account, self.expected());

@@ -1,4 +1,4 @@
-use restante_directory::Operation;
+use restante_directory::{Access, Operation};
 use serde_json::{Value, json};
 
 use crate::testing::TestServer;
@@ -61,6 +61,18 @@ async fn id1_an_alias_that_leads_to_the_account_alone_has_an_identity_too() {
     let remove = Operation::RemoveAlias { address: "more@example.org".parse().unwrap(), targets: Vec::new() };
     server.operate(remove).await;
     let id = answer["list"][2]["id"].clone();
+    // `mayDelete` is another one now: the state stayed.
+    let changes = call(&server, "Identity/changes", json!({"sinceState": answer["state"]})).await;
+    assert_eq!((&changes["updated"], &changes["created"]), (&json!([id]), &json!([])));
+    let get = json!({"ids": [id], "properties": ["mayDelete"]});
+    let after = call(&server, "Identity/get", get.clone()).await;
+    assert_eq!((&after["list"][0]["mayDelete"], &after["state"]), (&json!(true), &changes["newState"]));
+    alias(&server, "more@example.org", &["info@example.org"]).await;
+    let again = call(&server, "Identity/get", get.clone()).await;
+    assert_eq!(again["list"][0]["mayDelete"], false);
+    assert_ne!(again["state"], after["state"]);
+    let remove = Operation::RemoveAlias { address: "more@example.org".parse().unwrap(), targets: Vec::new() };
+    server.operate(remove).await;
     let destroyed = call(&server, "Identity/set", json!({"destroy": [id]})).await;
     assert_eq!(destroyed["destroyed"], json!([id]));
 }
@@ -137,6 +149,18 @@ async fn id3_all_but_the_address_can_be_changed() {
 }
 
 #[tokio::test]
+async fn id3_an_id_that_is_repeated_is_destroyed_once() {
+    let server = TestServer::new().await;
+    let id = create(&server, json!({"email": "alice@example.org"})).await["id"].clone();
+    let destroy = json!([id, id, "i999", "i999"]);
+    let set = call(&server, "Identity/set", json!({ "destroy": destroy })).await;
+    assert_eq!(
+        (&set["destroyed"], &set["notDestroyed"]),
+        (&json!([id]), &json!({"i999": {"type": "notFound"}}))
+    );
+}
+
+#[tokio::test]
 async fn id3_an_identity_of_an_older_version_is_read() {
     let server = TestServer::new().await;
     let body =
@@ -154,6 +178,39 @@ async fn id3_an_identity_of_an_older_version_is_read() {
     assert_eq!(get["list"].as_array().unwrap().len(), 1);
     assert_eq!(get["list"][0]["name"], "A");
     assert_eq!((&get["list"][0]["replyTo"], &get["list"][0]["bcc"]), (&Value::Null, &Value::Null));
+}
+
+/// A read by somebody who may only read made the identity of the address.
+#[tokio::test]
+async fn m2_accounts_of_others_have_no_identities() {
+    let server = TestServer::new().await;
+    let state = async || {
+        let states = server.mail.records().states(server.alice.account).await.unwrap();
+        states.of(restante_mail::identity::KIND)
+    };
+    let before = state().await;
+    for access in [Access::Read, Access::Write] {
+        server.grant(&server.alice, &server.bob, access).await;
+        for (name, arguments) in [
+            ("Identity/get", json!({})),
+            ("Identity/changes", json!({"sinceState": "0"})),
+            ("Identity/set", json!({"create": {"k": {"email": "alice@example.org"}}})),
+            ("EmailSubmission/get", json!({})),
+            ("EmailSubmission/query", json!({})),
+        ] {
+            let mut arguments = arguments;
+            arguments["accountId"] = json!(server.alice.id);
+            let answer = server.call_as(&server.bob, name, arguments).await;
+            assert_eq!(answer["type"], "accountNotSupportedByMethod", "{name}");
+        }
+        // What the session lists is there.
+        let arguments = json!({"accountId": server.alice.id});
+        let answer = server.call_as(&server.bob, "VacationResponse/get", arguments).await;
+        assert!(answer["list"].is_array(), "{answer}");
+    }
+    assert_eq!(state().await, before);
+    let unknown = server.call_as(&server.bob, "Identity/get", json!({"accountId": "a1"})).await;
+    assert_eq!(unknown["type"], "accountNotFound");
 }
 
 #[tokio::test]

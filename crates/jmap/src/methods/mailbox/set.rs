@@ -330,13 +330,10 @@ impl<'p> Plan<'p> {
     }
 
     fn read_destroys(&mut self, destroy: Vec<Id>) {
-        let mut seen = HashSet::new();
-        for named in destroy {
-            let found = self.creations.resolve(named.as_str()).and_then(|id| find(self.mailboxes, id));
-            match found {
-                Some(mailbox) if seen.insert(mailbox.id) => self.destroys.push(mailbox.id),
-                Some(_) => {}
-                None => self.answer.not_destroyed.push((named.into_string(), SetError::not_found())),
+        for id in self.creations.distinct(destroy) {
+            match find(self.mailboxes, &id) {
+                Some(mailbox) => self.destroys.push(mailbox.id),
+                None => self.answer.not_destroyed.push((id, SetError::not_found())),
             }
         }
     }

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{JmapConfig, testing::TestServer};
 
+mod replica;
+
 /// The mailboxes of alice by their names.
 async fn mailboxes(server: &TestServer) -> Map<String, Value> {
     let answer = get(server, json!({})).await;
@@ -434,6 +436,45 @@ async fn s7_counts_are_named_when_nothing_else_changed() {
     assert_eq!((&changes["updated"], &changes["updatedProperties"]), (&json!([inbox]), &json!(null)));
     let changes = call(&server, "Mailbox/changes", json!({"sinceState": changes["newState"]})).await;
     assert_eq!((&changes["updated"], &changes["updatedProperties"]), (&json!([]), &json!(null)));
+}
+
+/// A change that a page left out, because the mailbox had changed again, was lost when that later change was of counts alone.
+#[tokio::test]
+async fn s7_a_change_that_an_earlier_page_left_out_is_not_reported_as_one_of_counts() {
+    let server = TestServer::new().await;
+    let made = create(&server, json!({"a": {"name": "A"}, "b": {"name": "B"}})).await;
+    let [a, b] = ["a", "b"].map(|key| made[key].as_str().unwrap());
+    let before = state(&server).await;
+    set(&server, json!({"update": {a: {"name": "AA"}}})).await;
+    set(&server, json!({"update": {b: {"sortOrder": 7}}})).await;
+    put_email(&server, &made["a"], false).await;
+    let first = call(&server, "Mailbox/changes", json!({"sinceState": before, "maxChanges": 1})).await;
+    assert_eq!((&first["updated"], &first["hasMoreChanges"]), (&json!([b]), &json!(true)));
+    let second = call(&server, "Mailbox/changes", json!({"sinceState": first["newState"]})).await;
+    assert_eq!((&second["updated"], &second["updatedProperties"]), (&json!([a]), &json!(null)));
+    assert_eq!((&second["oldState"], &second["hasMoreChanges"]), (&first["newState"], &json!(false)));
+    assert_eq!(second["newState"], json!(state(&server).await));
+    // Between pages is no state of the mailboxes.
+    let between = json!({"ifInState": first["newState"], "create": {"k": {"name": "K"}}});
+    assert_eq!(set(&server, between).await["type"], "stateMismatch");
+    let between = json!({"sinceQueryState": first["newState"]});
+    assert_eq!(call(&server, "Mailbox/queryChanges", between).await["type"], "cannotCalculateChanges");
+}
+
+#[tokio::test]
+async fn s7_counts_are_named_on_each_page_of_changes_of_counts() {
+    let server = TestServer::new().await;
+    let made = create(&server, json!({"a": {"name": "A"}, "b": {"name": "B"}})).await;
+    let mut since = state(&server).await;
+    put_email(&server, &made["a"], false).await;
+    put_email(&server, &made["b"], false).await;
+    for (name, has_more) in [("a", true), ("b", false)] {
+        let page = call(&server, "Mailbox/changes", json!({"sinceState": since, "maxChanges": 1})).await;
+        assert_eq!((&page["updated"], &page["hasMoreChanges"]), (&json!([made[name]]), &json!(has_more)));
+        assert!(page["updatedProperties"].is_array(), "{page}");
+        since = page["newState"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(since, state(&server).await);
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ pub(super) async fn set(
         let will_destroy = call.record(&id).is_some_and(|record| is_known(record) && is_destroyed(record));
         call.update(id, value, will_destroy).await;
     }
-    for id in destroys {
+    for id in call.creations.distinct(destroys) {
         call.destroy(id).await;
     }
     let Call { answer, .. } = call;
@@ -183,8 +183,7 @@ impl Call<'_> {
         Ok(changed)
     }
 
-    async fn destroy(&mut self, id: Id) {
-        let name = self.creations.resolve(id.as_str()).unwrap_or(id.as_str()).to_owned();
+    async fn destroy(&mut self, name: String) {
         match self.try_destroy(&name).await {
             Ok(()) => self.answer.destroyed.push(name),
             Err(error) => self.answer.not_destroyed.push((name, error)),

@@ -206,12 +206,13 @@ async fn p5_one_call_creates_updates_and_destroys() {
     let old = id_of_new(&server, json!({})).await;
     let gone = id_of_new(&server, json!({})).await;
     let arguments = json!({"create": {"k": new()}, "update": {"#k": {"types": []}, &old: {"types": ["Email"]}, &gone: {}},
-        "destroy": [&gone]});
+        "destroy": [&gone, &gone, "p999", "p999"]});
     let answer = set(&server, arguments).await;
     let new = answer["created"]["k"]["id"].as_str().unwrap();
     assert_eq!(answer["updated"], json!({new: null, &old: null}));
     assert_eq!(answer["notUpdated"], json!({&gone: {"type": "willDestroy"}}));
-    assert_eq!(answer["destroyed"], json!([gone]));
+    assert_eq!(answer["destroyed"], json!([gone]), "each once");
+    assert_eq!(answer["notDestroyed"], json!({"p999": {"type": "notFound"}}));
     let got = server
         .call("PushSubscription/get", json!({"ids": [&old, new, &gone], "properties": ["types"]}))
         .await;

@@ -57,6 +57,8 @@ async fn vac2_values_of_other_types_are_invalid() {
     let server = TestServer::new().await;
     for (patch, bad) in [
         (json!({"isEnabled": null}), "isEnabled"),
+        (json!({"fromDate": "2027-01-15T10:00:00+02:00"}), "fromDate"),
+        (json!({"fromDate": "2027-02-30T08:00:00Z"}), "fromDate"),
         (json!({"isEnabled": "yes"}), "isEnabled"),
         (json!({"fromDate": "tomorrow"}), "fromDate"),
         (json!({"toDate": 1}), "toDate"),
@@ -68,6 +70,18 @@ async fn vac2_values_of_other_types_are_invalid() {
     ] {
         let set = update(&server, patch.clone()).await;
         assert_eq!(set["notUpdated"]["singleton"]["properties"], json!([bad]), "{patch}: {set}");
+    }
+    for (patch, problem) in [
+        (
+            json!({"toDate": "2027-01-15T10:00:00+02:00"}),
+            "toDate: must be a time in UTC that there is, as 2014-10-30T06:12:00Z, or null",
+        ),
+        (json!({"subject": "a\r\nb"}), "subject: must be one line without control characters"),
+        (json!({"subject": "x".repeat(999)}), "subject: must have at most 998 bytes"),
+        (json!({"htmlBody": 1}), "htmlBody: must be a text or null"),
+    ] {
+        let set = update(&server, patch.clone()).await;
+        assert_eq!(set["notUpdated"]["singleton"]["description"], problem, "{patch}");
     }
     let set = update(&server, json!({"textBody": "x".repeat(200_000)})).await;
     assert_eq!(set["notUpdated"]["singleton"]["type"], "invalidProperties");

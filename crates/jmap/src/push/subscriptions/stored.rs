@@ -1,16 +1,13 @@
 //! Subscriptions as records: of the kind `push`, in the account of the user.
 
 use restante_core::{Error, ErrorKind};
-use restante_mail::{Mail, push};
+use restante_mail::{Mail, Tries, push};
 use restante_records::{
     AccountId, Body, Change, Commit, Get, Properties, QUERY_ROWS_MAX, Query, Record, RecordId, Revision,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::core::content::number;
-
-/// How often a commit is tried when others change subscriptions of the account at the same time.
-const TRIES: usize = 16;
 
 /// What a record says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +97,7 @@ pub(super) async fn find(mail: &Mail, account: AccountId, id: RecordId) -> Resul
 /// Stores a new subscription; `None` when the user has `max` already.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when others change the user's subscriptions all the time.
+/// Those of the records; `Unavailable` when other servers change the user's subscriptions all the time.
 pub(crate) async fn create(
     mail: &Mail,
     account: AccountId,
@@ -108,7 +105,9 @@ pub(crate) async fn create(
     max: usize,
 ) -> Result<Option<RecordId>, Error> {
     let new = Found { id: RecordId(0), ends, stored };
-    for _ in 0..TRIES {
+    let _lock = mail.lock_edits(account, push::KIND).await;
+    let mut tries = Tries::default();
+    loop {
         let listed = list(mail, account).await?;
         if listed.subscriptions.len() >= max {
             return Ok(None);
@@ -120,24 +119,29 @@ pub(crate) async fn create(
                 let missing = || Error::internal("a commit that creates a push subscription returned no id");
                 return committed.created.first().copied().map(Some).ok_or_else(missing);
             }
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                if !tries.next().await {
+                    return Err(busy(account));
+                }
+            }
             Err(error) => return Err(error),
         }
     }
-    Err(busy(account))
 }
 
 /// Changes a subscription: `edit` changes it in place, or refuses. `None` when there is no such subscription.
 ///
 /// # Errors
-/// Those of the records; `Unavailable` when others change the user's subscriptions all the time.
+/// Those of the records; `Unavailable` when other servers change the user's subscriptions all the time.
 pub(crate) async fn change<T, R>(
     mail: &Mail,
     account: AccountId,
     id: RecordId,
     edit: impl Fn(&mut Found) -> Result<T, R>,
 ) -> Result<Option<Result<T, R>>, Error> {
-    for _ in 0..TRIES {
+    let _lock = mail.lock_edits(account, push::KIND).await;
+    let mut tries = Tries::default();
+    loop {
         let state = mail.records().states(account).await?.of(push::KIND);
         let Some(found) = find(mail, account, id).await? else { return Ok(None) };
         let mut edited = found.clone();
@@ -153,11 +157,14 @@ pub(crate) async fn change<T, R>(
         let commit = Commit::of([update]).if_in_state(push::KIND, state);
         match mail.records().commit(account, commit).await {
             Ok(_) => return Ok(Some(Ok(answer))),
-            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                if !tries.next().await {
+                    return Err(busy(account));
+                }
+            }
             Err(error) => return Err(error),
         }
     }
-    Err(busy(account))
 }
 
 /// Destroys a subscription, with its URL and its keys; false when there is none.

@@ -74,7 +74,7 @@ fn es2_a_multipart_with_octets_says_so() {
 
 #[test]
 fn es2_parts_are_alternative_related_and_mixed() {
-    let part = |media_type: &str| Part::new(media_type, Content::Text("x".to_owned()));
+    let part = |media_type: &str| Part::new(media_type, Content::Text("x".into()));
     let inline = |cid: &str| Part {
         disposition: Some("Inline".to_owned()),
         cid: Some(cid.to_owned()),
@@ -163,7 +163,7 @@ fn es1_malformed_parts_are_refused() {
         ["", "text", "text/", "/plain", "text/pl ain", "text/plain; x=y", "multipart/mixed", "grüße/x"]
     {
         assert_eq!(
-            refused(Part::new(media_type, Content::Text(String::new()))),
+            refused(Part::new(media_type, Content::Text("".into()))),
             Problem::MediaType,
             "{media_type}"
         );
@@ -224,7 +224,7 @@ fn es2_another_parser_reads_what_is_written() {
         name: Some("grüße aus einem sehr langen Namen, der nicht in eine Zeile passt.pdf".to_owned()),
         ..octets("application/pdf", &[0, 1, 2, 255])
     };
-    let html = Part::new("text/html", Content::Text("<p>grüße</p>".to_owned()));
+    let html = Part::new("text/html", Content::Text("<p>grüße</p>".into()));
     let root = Part::assemble(Some(text_part("grüße\nan alle\n")), Some(html), vec![attachment]);
     let fields = [
         (

@@ -109,10 +109,11 @@ fn eq2_text_for_search_has_all_texts_and_names() {
         <style>x</style><b>bo</b>ld<img alt=picture>\r\n--b\r\nContent-Type: text/csv; name=\"a b.csv\"\r\n\r\n1,2\r\n--b\r\n\
         Content-Type: application/pdf\r\nContent-Disposition: attachment; filename*=utf-8''%C3%A9.pdf\r\n\r\nbinary\r\n--b--";
     let text = |bytes_max| search_text(raw.as_bytes(), &structure(raw.as_bytes()), bytes_max);
-    assert_eq!(text(1_000).body, "plain\nbold picture\n1,2");
+    assert_eq!(text(1_000).bodies, ["plain", "bold picture", "1,2"]);
     assert_eq!(text(1_000).names, ["a b.csv", "é.pdf"]);
-    assert_eq!(text(3).body, "pla");
-    assert_eq!(text(0).body, "");
+    assert_eq!(text(3).bodies, ["pla"]);
+    assert_eq!(text(7).bodies, ["plain", "1,"]);
+    assert_eq!(text(0).bodies, [""; 0]);
     assert_eq!(text(0).names.len(), 2);
 }
 

@@ -26,6 +26,7 @@ use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
 use restante_queue::Work;
 use restante_smtp::{
     DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, SmtpDoor, SmtpMetrics,
+    WithPostmasters,
 };
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{info, warn};
@@ -536,7 +537,7 @@ impl OpenMail {
 
     fn smtp_parts(&self) -> restante_smtp::Parts {
         restante_smtp::Parts {
-            recipients: Arc::new(self.directory.clone()),
+            recipients: Arc::new(WithPostmasters::new(Arc::new(self.directory.clone()), &self.config().smtp)),
             delivery: Arc::new(MailDelivery::new(self.mail.clone(), &self.config().smtp)),
             journal: self.journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>),
             certificates: self.certificates.clone(),

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use restante_core::Clock;
+use restante_core::{Clock, ErrorKind};
 use restante_records::EngineUrl;
 use restante_smtp::{DeliveryJournal, JournalMetrics};
 use tokio::time::timeout;
 
-use crate::{clock, config::Config};
+use crate::{clock, config::Config, exit};
 
 /// Opens the journal of a server, and makes it when it is not there. `None` if the settings want none, or if the accounts end with the
 /// process: entries would name accounts of others.
@@ -42,6 +42,14 @@ pub(crate) fn open_existing(config: &Config) -> anyhow::Result<Option<DeliveryJo
     Ok(Some(
         journal.with_context(|| format!("can't open the journal of deliveries in {}", folder.display()))?,
     ))
+}
+
+/// The same for a command that can do without it: `None`, too, when a running server has it open.
+pub(crate) fn open_unless_held(config: &Config) -> anyhow::Result<Option<DeliveryJournal>> {
+    match open_existing(config) {
+        Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => Ok(None),
+        opened => opened,
+    }
 }
 
 /// Writes what was noted last.

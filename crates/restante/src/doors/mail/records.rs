@@ -113,8 +113,8 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
     }
-    let advice = "or use `restante records stats --rest URL` for a running server";
-    restante_records::Error::conflict(format!("{error:#}, {advice}")).into()
+    let advice = "`restante records stats --rest URL` shows the statistics of a running server";
+    restante_records::Error::conflict(format!("{error:#}; {advice}")).into()
 }
 
 /// Fails when nothing was ever kept in a folder.
@@ -149,5 +149,21 @@ mod tests {
 
         config.records.url = Some(EngineUrl::Memory);
         open_existing(&config).await.unwrap();
+    }
+
+    /// It was taken for records that a running server has open: commands looked for that server.
+    #[tokio::test]
+    async fn an_incomplete_copy_is_named_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.server.data_dir = folder.path().to_owned();
+        let moving = open_moving(&config, &config.records_url(), Some(Identity::random())).await.unwrap();
+        moving.transfer.begin(0).await.unwrap();
+        moving.opened.upkeep.close().await.unwrap();
+        drop(moving);
+        let error = open_existing(&config).await.err().unwrap();
+        assert_ne!(exit::kind(&error), Some(ErrorKind::Conflict));
+        let said = format!("{error:#}");
+        assert!(said.contains("`restante records copy` again") && !said.contains("stats"), "{said}");
     }
 }

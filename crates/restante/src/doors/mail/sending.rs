@@ -28,7 +28,7 @@ use restante_operate::RoleCheck;
 use restante_queue::Work;
 use restante_smtp::{
     DeliveryEntry, ForwardSender, Forwards, Journal, LocalDelivery, MailDelivery, NotedReply, Outcome,
-    QueueOutbox, SubmissionParts, queued_id,
+    QueueOutbox, SubmissionParts, WithPostmasters, queued_id,
 };
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
@@ -132,7 +132,7 @@ impl Sending {
         let srs = Arc::new(ForwardedBySrs(Srs::new(&secret, clock.clone())));
         let forwards = Forwards { outbox: outbox.clone(), sender: srs };
         let local = LocalDelivery {
-            recipients: Arc::new(directory.clone()),
+            recipients: Arc::new(WithPostmasters::new(Arc::new(directory.clone()), &config.smtp)),
             delivery: Arc::new(MailDelivery::new(mail.clone(), &config.smtp)),
             forwards: Some(forwards.clone()),
             clock: clock.clone(),

@@ -136,6 +136,34 @@ impl DoorSettings for MailSpec {
         for (key, file) in files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty()) {
             findings.note(key, secrets::read("password", file));
         }
+        let filter = &config.checks.filter;
+        if !filter.url.is_empty() && !filter.password_file.as_os_str().is_empty() {
+            findings.note("checks.filter.password_file", secrets::read("password", &filter.password_file));
+        }
+        for address in &config.lmtp.listen {
+            if let LmtpAddress::Unix(path) = address
+                && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
+                && !folder.is_dir()
+            {
+                findings.problems.push(format!("lmtp.listen: there is no folder {}", folder.display()));
+            }
+        }
+        check_later_files(config, findings);
+    }
+}
+
+/// Looks for files that are read when they are first needed: a server starts without them.
+fn check_later_files(config: &Config, findings: &mut Findings) {
+    let remote = &config.delivery.remote;
+    let files = [
+        ("delivery.remote.authorities", &remote.authorities),
+        ("delivery.remote.smarthost_credentials", &remote.smarthost_credentials),
+        ("jmap.push.root_file", &config.jmap.push.root_file),
+    ];
+    for (key, file) in files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty()) {
+        if let Err(error) = std::fs::File::open(file) {
+            findings.warnings.push(format!("{key}: can't read {}: {error}", file.display()));
+        }
     }
 }
 
@@ -146,7 +174,7 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
         ("mail.journal.", config.mail.journal.problem()),
         ("jmap.", config.jmap.problem()),
         ("smtp.", config.smtp.problem()),
-        ("submission.", config.submission.problem()),
+        ("submission.", config.submission.problem().or_else(|| missing_certificate(config))),
         ("checks.", config.checks.problem()),
         ("delivery.", config.delivery.problem()),
         ("public.mta_sts.", config.public.mta_sts.problem()),
@@ -162,14 +190,21 @@ fn of_doors(config: &Config) -> Option<(&'static str, String)> {
     Some((key.unwrap_or("mail.enabled"), what))
 }
 
+/// The setting of submission that asks for a certificate when there is none.
+fn missing_certificate(config: &Config) -> Option<(&'static str, String)> {
+    let (setting, advice) = config.submission.missing_certificate(!config.tls.files().is_empty())?;
+    Some((setting, advice.to_owned()))
+}
+
 /// The keys whose values the doors check.
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 36] = [
     "checks.attachments",
     "checks.block_lists",
     "checks.exempt",
     "checks.filter.learn_url",
     "checks.filter.password_file",
     "checks.filter.url",
+    "checks.reports.from",
     "delivery.delay_notice_seconds",
     "delivery.lease_seconds",
     "delivery.recipients_per_transaction_max",
@@ -197,6 +232,8 @@ const KEYS: [&str; 33] = [
     "smtp.memory_bytes_max",
     "smtp.recipients_max",
     "submission.hold_seconds_max",
+    "submission.listen",
+    "submission.listen_tls",
 ];
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ fn email_id(creations: &Creations, id: &Id) -> Option<RecordId> {
 /// The state of a result is that of all emails (L5).
 fn query_state(text: &str) -> Option<Revision> {
     let state: State = text.parse().ok()?;
-    state.up_to.is_none().then_some(state.revision)
+    state.whole()
 }
 
 /// The limit that holds, and whether the server set it (L1).

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use restante_core::{RecordId, Revision};
+use restante_core::RecordId;
 use restante_search::{self as search, Hit, Order};
 
 use crate::{core::MethodError, methods::email::document};
@@ -13,7 +13,7 @@ use super::{
     result::{Evaluated, Selection},
     select::{Selected, Start, Window},
     sort::Keys,
-    text,
+    text::{self, IndexWait},
 };
 
 /// What ends at a later position is taken from a kept result.
@@ -53,6 +53,7 @@ impl Selection<'_> {
         let mut newest = Newest {
             rest: &rest,
             texts,
+            index_wait: &self.index_wait,
             waiting: Vec::new(),
             threads: HashSet::new(),
             found: Vec::new(),
@@ -73,6 +74,7 @@ struct Newest<'s, 'c> {
     /// What emails must pass besides.
     rest: &'s Selection<'c>,
     texts: search::Filter,
+    index_wait: &'s IndexWait,
     /// Emails that the index does not have, with those that pass the rest: the newest one last. They are matched when it is their turn.
     waiting: Vec<Evaluated>,
     /// Those that were found, if they are collapsed.
@@ -90,8 +92,13 @@ impl Newest<'_, '_> {
         let mut query =
             search::Query { filter: self.texts.clone(), order: Order::NewestFirst, after: None, limit };
         let mut page = index.query(self.rest.account, &query).await?;
+        let mut newer = text::newer(self.rest.context, self.rest.account, page.revision).await?;
+        if self.index_wait.wait(index, self.rest.account, &newer).await? {
+            page = index.query(self.rest.account, &query).await?;
+            newer = text::newer(self.rest.context, self.rest.account, page.revision).await?;
+        }
         let complete_up_to = page.revision;
-        let newer = self.wait_for_newer(complete_up_to).await?;
+        let newer = self.note_newer(newer.ids).await?;
         let mut looked_at = 0;
         loop {
             let is_indexed = |hit: &&Hit| !newer.contains(&hit.id);
@@ -119,11 +126,10 @@ impl Newest<'_, '_> {
     }
 
     /// Notes the emails that the index does not have.
-    async fn wait_for_newer(&mut self, revision: Revision) -> Result<HashSet<RecordId>, MethodError> {
-        let newer = text::newer(self.rest.context, self.rest.account, revision).await?;
-        self.waiting = self.rest.passing(&newer.ids).await?;
+    async fn note_newer(&mut self, newer: Vec<RecordId>) -> Result<HashSet<RecordId>, MethodError> {
+        self.waiting = self.rest.passing(&newer).await?;
         self.waiting.sort_by_key(age);
-        Ok(newer.ids.into_iter().collect())
+        Ok(newer.into_iter().collect())
     }
 
     /// Matches the emails directly that the index does not have and that are newer than a hit, or all, until enough are found.

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
@@ -23,7 +24,7 @@ use super::{
     plan::{Candidates, Walk, text_and_index},
     sort::{Comparator, Key, Keys, Sort, SortBy},
     test::{Facts, KeywordTest, KeywordTests, Needs, Test, ThreadFacts, received, size, thread},
-    text::{self, Apart, Hits},
+    text::{self, Apart, Hits, IndexWait},
     views::{Answered, Cell, Update, View, ViewKey},
 };
 
@@ -39,6 +40,10 @@ const UPDATES_MAX: usize = 4_096;
 
 /// With the threads of what changed, no more emails than this are looked at again.
 const AFFECTED_MAX: usize = 16_384;
+
+/// A result of a search for texts is made again after this time, though no email has changed: the index may have been repaired by being
+/// built anew.
+const TEXT_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A result of more emails is sorted on the blocking pool, and so are more changes put into one.
 const SORTED_INLINE_MAX: usize = 2_048;
@@ -58,6 +63,7 @@ pub(crate) struct Selection<'c> {
     pub(crate) candidates: Candidates,
     /// Whether threads are collapsed.
     pub(crate) collapse: bool,
+    pub(crate) index_wait: IndexWait,
     key: OnceLock<ViewKey>,
 }
 
@@ -84,7 +90,8 @@ impl<'c> Selection<'c> {
         }
         let candidates = Candidates::of(&test);
         let sort = Arc::new(sort);
-        Ok(Self { context, account, sort, test, needs, keywords, candidates, collapse, key: OnceLock::new() })
+        let (index_wait, key) = (IndexWait::default(), OnceLock::new());
+        Ok(Self { context, account, sort, test, needs, keywords, candidates, collapse, index_wait, key })
     }
 
     pub(crate) fn records(&self) -> &dyn Records {
@@ -154,18 +161,24 @@ impl<'c> Selection<'c> {
     pub(crate) async fn view(&self, state: Revision) -> Result<Arc<Cell>, MethodError> {
         let key = self.key();
         let cell = self.context.views.cell(key);
-        if is_current(&cell, state) {
+        if self.is_current(&cell, state) {
             self.context.views.count(Answered::Current);
             return Ok(cell);
         }
         let maker = cell.maker.lock().await;
-        if !is_current(&cell, state) {
+        if !self.is_current(&cell, state) {
             let answered = self.renew(&cell).await?;
             self.context.views.count(answered);
             self.context.views.weigh(key, &cell);
         }
         drop(maker);
         Ok(cell)
+    }
+
+    /// Whether a result that is kept can be used.
+    fn is_current(&self, cell: &Cell, state: Revision) -> bool {
+        let is_young = |view: &View| self.can_calculate_changes() || view.age() < TEXT_AGE_MAX;
+        cell.view.lock().as_ref().is_some_and(|view| view.state >= state && is_young(view))
     }
 
     /// Makes the result, or brings it up to date. The caller holds the cell's `maker`.
@@ -351,6 +364,7 @@ impl<'c> Selection<'c> {
             needs: Needs { texts: Vec::new(), ..self.needs.clone() },
             keywords: self.keywords.clone(),
             collapse: self.collapse,
+            index_wait: IndexWait::default(),
             key: OnceLock::new(),
         };
         Ok(Some((selection, texts)))
@@ -373,7 +387,7 @@ impl<'c> Selection<'c> {
         if self.needs.texts.is_empty() {
             return Ok(text::Found::default());
         }
-        text::find(self.context, self.account, &self.needs.texts).await
+        text::find(self.context, self.account, &self.needs.texts, &self.index_wait).await
     }
 
     /// How the emails stand in the result that changed since a state, and the state that this brings it to. `None`: too many.
@@ -446,10 +460,6 @@ impl<'c> Selection<'c> {
         let emails = emails_of_each(self.records(), self.account, threads).await?;
         Ok(emails.into_iter().flatten().collect())
     }
-}
-
-fn is_current(cell: &Cell, state: Revision) -> bool {
-    cell.view.lock().as_ref().is_some_and(|view| view.state >= state)
 }
 
 /// An email that is in no mailbox exists for IMAP alone (RFC 8621 §4.1.1).

@@ -6,7 +6,7 @@ use restante_core::{RecordId, Revision};
 use restante_mail::{email, mailbox};
 use restante_records::{Get, Property, QUERY_ROWS_MAX, Value};
 
-use crate::core::MethodError;
+use crate::core::{MethodError, args::INT_MAX};
 
 use super::{
     plan::Walk,
@@ -410,7 +410,7 @@ fn from_start_or_end(position: i64, len: usize) -> u64 {
     }
 }
 
-/// L2: an offset of an anchor ends at the beginning.
+/// L2: an offset of an anchor ends at the beginning, and at the greatest number that a position can be.
 fn behind(index: usize, offset: i64) -> u64 {
-    (index as u64).saturating_add_signed(offset)
+    (index as u64).saturating_add_signed(offset).min(INT_MAX)
 }

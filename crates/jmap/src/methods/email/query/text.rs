@@ -1,12 +1,13 @@
 //! Conditions on text: the index says which emails have it, and emails that are newer than the index are matched directly.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::OnceLock, time::Duration};
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::email;
 use restante_records::{ChangesSince, Query};
 use restante_search as search;
 use restante_search::{Field, HeaderName, Hit, Search, SearchText};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     core::{Context, MethodError},
@@ -21,6 +22,16 @@ use super::{
 /// So many emails that the index does not have yet are matched directly, the newest ones. While an index is made again, older
 /// ones are found when it has them.
 const DIRECT_MAX: usize = 512;
+
+/// So long a query waits for an index that lacks more emails: after a large import it has them in a moment.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How often the index is asked meanwhile how far it is.
+const WAIT_STEP: Duration = Duration::from_millis(100);
+
+/// A query does not wait for an index that lacks more emails than this. It would be in vain: the index of the account is being made
+/// again.
+const LACKING_MAX: usize = 16_384;
 
 /// Emails with when they were received, ascending by id, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,22 +72,51 @@ pub(crate) struct Found {
     pub(crate) is_partial: bool,
 }
 
+/// The time that one query waits for the index: [`WAIT_MAX`] altogether, however often its result is made again.
+#[derive(Debug, Default)]
+pub(crate) struct IndexWait {
+    until: OnceLock<Instant>,
+}
+
+impl IndexWait {
+    /// Waits until the index lacks no more emails than are matched directly; returns whether it has changed to that. If it lacks no
+    /// more already, or is being built from nothing, this returns at once.
+    pub(crate) async fn wait(
+        &self,
+        search: &dyn Search,
+        account: AccountId,
+        newer: &Newer,
+    ) -> Result<bool, MethodError> {
+        let Some(enough_from) = newer.enough_from else { return Ok(false) };
+        let until = *self.until.get_or_init(|| Instant::now() + WAIT_MAX);
+        // Also an answer without hits says how far the index is.
+        let nothing = search::Filter::Or(Vec::new());
+        let query = search::Query { limit: 1, ..search::Query::new(nothing) };
+        while Instant::now() < until {
+            sleep(WAIT_STEP).await;
+            if search.query(account, &query).await?.revision >= enough_from {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 /// The emails for which each of these conditions is true.
 pub(crate) async fn find(
     context: &Context,
     account: AccountId,
     conditions: &[Condition],
+    wait: &IndexWait,
 ) -> Result<Found, MethodError> {
     let search = context.search().ok_or_else(|| unsupported("this server does not search texts"))?;
     let filters = of_conditions(conditions)?;
-    let mut found = Vec::with_capacity(filters.len());
-    let mut complete_up_to = Revision(u64::MAX);
-    for filter in &filters {
-        let (hits, revision) = indexed(search, account, filter).await?;
-        found.push(hits);
-        complete_up_to = complete_up_to.min(revision);
+    let (mut found, mut complete_up_to) = all_indexed(search, account, &filters).await?;
+    let mut newer = self::newer(context, account, complete_up_to).await?;
+    if wait.wait(search, account, &newer).await? {
+        (found, complete_up_to) = all_indexed(search, account, &filters).await?;
+        newer = self::newer(context, account, complete_up_to).await?;
     }
-    let newer = newer(context, account, complete_up_to).await?;
     for id in newer.ids {
         let Some(document) = document::read(context, account, id).await? else { continue };
         for (filter, found) in filters.iter().zip(&mut found) {
@@ -99,6 +139,8 @@ pub(crate) struct Newer {
     pub(crate) ids: Vec<RecordId>,
     /// Whether there are more.
     is_partial: bool,
+    /// If there are more, the revision that the index must reach so that there are not; `None` when that takes too long.
+    enough_from: Option<Revision>,
     destroyed: Vec<RecordId>,
     /// Whether more were destroyed than is known.
     may_be_gone: bool,
@@ -113,6 +155,7 @@ pub(crate) async fn newer(
     const PAGE: usize = 256;
     let records = context.records();
     let (mut created, mut destroyed, mut is_partial) = (Vec::new(), Vec::new(), false);
+    let mut pages = Vec::new();
     let mut since = revision;
     loop {
         let question = ChangesSince { kind: Some(email::KIND), since, limit: PAGE };
@@ -122,20 +165,61 @@ pub(crate) async fn newer(
                 let newest = Query::new(email::KIND, email::BY_RECEIVED).descending().limit(DIRECT_MAX);
                 let page = records.query(account, &newest).await?;
                 let is_partial = page.next.is_some();
-                return Ok(Newer { ids: page.ids, is_partial, destroyed: Vec::new(), may_be_gone: true });
+                return Ok(Newer {
+                    ids: page.ids,
+                    is_partial,
+                    enough_from: None,
+                    destroyed: Vec::new(),
+                    may_be_gone: true,
+                });
             }
             Err(error) => return Err(error.into()),
         };
         created.extend(page.created.iter().map(|changed| changed.id));
+        pages.push((page.revision, page.created.len()));
         destroyed.extend(page.destroyed.iter().map(|changed| changed.id));
         let too_many = created.len().saturating_sub(DIRECT_MAX);
         created.drain(..too_many);
         is_partial |= too_many > 0;
         if !page.has_more {
-            return Ok(Newer { ids: created, is_partial, destroyed, may_be_gone: false });
+            // At revision 0 the index of the account is being built from nothing.
+            let enough_from = if revision > Revision(0) { enough_from(&pages) } else { None };
+            return Ok(Newer { ids: created, is_partial, enough_from, destroyed, may_be_gone: false });
         }
         since = page.revision;
     }
+}
+
+/// The first page after which no more than [`DIRECT_MAX`] emails were created, of pages with the revision at the end of each and how
+/// many were created in it. `None` when they are that few, or more than [`LACKING_MAX`].
+fn enough_from(pages: &[(Revision, usize)]) -> Option<Revision> {
+    let mut lacking: usize = pages.iter().map(|(_, created)| created).sum();
+    if !(DIRECT_MAX + 1..=LACKING_MAX).contains(&lacking) {
+        return None;
+    }
+    for (revision, created) in pages {
+        lacking -= created;
+        if lacking <= DIRECT_MAX {
+            return Some(*revision);
+        }
+    }
+    None
+}
+
+/// What the index has for each filter, and the revision up to which all of it is complete.
+async fn all_indexed(
+    search: &dyn Search,
+    account: AccountId,
+    filters: &[search::Filter],
+) -> Result<(Vec<Vec<Hit>>, Revision), MethodError> {
+    let mut found = Vec::with_capacity(filters.len());
+    let mut complete_up_to = Revision(u64::MAX);
+    for filter in filters {
+        let (hits, revision) = indexed(search, account, filter).await?;
+        found.push(hits);
+        complete_up_to = complete_up_to.min(revision);
+    }
+    Ok((found, complete_up_to))
 }
 
 /// What the index has.

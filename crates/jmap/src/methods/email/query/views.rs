@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{self, AtomicU64},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -16,6 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use restante_core::{AccountId, Revision};
+use tokio::time::Instant;
 
 use super::{
     list::{Entry, EntryList},
@@ -54,6 +56,7 @@ impl Update {
 pub(crate) struct View {
     /// It is complete up to here. Single emails may be as they were later.
     pub(crate) state: Revision,
+    made: Instant,
     sort: Arc<Sort>,
     entries: EntryList,
 }
@@ -68,7 +71,12 @@ impl View {
             passed.retain(|email| threads.insert(email.thread));
         }
         let entries = EntryList::from_sorted(passed.into_iter().map(|email| email.entry).collect());
-        Self { state, sort, entries }
+        Self { state, made: Instant::now(), sort, entries }
+    }
+
+    /// How long ago it was made.
+    pub(crate) fn age(&self) -> Duration {
+        self.made.elapsed()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,3 +1,4 @@
+use restante_mail::message::HEADER_BYTES_MAX;
 use serde_json::{Value, json};
 
 use super::{Fixture, message};
@@ -67,4 +68,21 @@ async fn parse_names_what_is_no_message_and_what_is_not_there() {
     ] {
         assert_eq!(fixture.error("Email/parse", wrong.clone()).await, "invalidArguments", "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn parse_reads_as_much_of_a_long_header_as_get_does() {
+    let fixture = Fixture::new().await;
+    let more = format!("X-Long: {}\r\nX-Last: a\r\nSubject: last\r\n", "y".repeat(HEADER_BYTES_MAX));
+    let raw = message("first", &more, "text");
+    let properties = ["subject", "header:Subject:asText", "header:X-Last", "headers"];
+    let blob = fixture.server.upload(raw.clone()).await;
+    let answer = parse(&fixture, json!({"blobIds": [blob], "properties": properties})).await;
+    let parsed = answer["parsed"][&blob].clone();
+    assert_eq!((&parsed["subject"], &parsed["header:Subject:asText"]), (&json!("first"), &json!("first")));
+    assert_eq!(parsed["header:X-Last"], Value::Null);
+    let id = fixture.add(&raw, &[fixture.inbox], &[], 1).await;
+    let mut email = fixture.email(id, &properties).await;
+    email.as_object_mut().unwrap().remove("id");
+    assert_eq!(parsed, email);
 }

@@ -53,6 +53,7 @@ async fn l2_positions_anchors_and_limits() {
         (json!({"anchor": all[3], "anchorOffset": 1, "position": -1}), 4, 4..6),
         (json!({"anchor": all[3], "anchorOffset": -9, "limit": 1}), 0, 0..1),
         (json!({"anchor": all[3], "anchorOffset": 9}), 12, 0..0),
+        (json!({"anchor": all[3], "anchorOffset": (1_i64 << 53) - 1}), (1_i64 << 53) - 1, 0..0),
     ];
     for filter in &filters {
         for collapse in [false, true] {

@@ -1,7 +1,8 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use restante_search::Document;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Fixture, email_ids, index::Index, message, reply_to, strings};
 use crate::JmapConfig;
@@ -222,4 +223,68 @@ async fn eq5_an_index_that_lags_far_behind_does_not_keep_its_partial_results() {
     let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
     index.put(fixture.server.alice.account, indexed.collect(), states.revision).await;
     assert_eq!(found(&fixture, filter).await.len(), 520, "no email has changed meanwhile");
+}
+
+#[tokio::test]
+async fn eq5_an_index_that_was_repaired_is_asked_again_though_no_email_changed() {
+    let (fixture, index) = fixture().await;
+    let ids = [fixture.add_plain("needle", 1).await, fixture.add_plain("needle", 2).await];
+    let account = fixture.server.alice.account;
+    let document = |id| Document { id, subject: "needle".to_owned(), ..Document::default() };
+    let revision = fixture.server.records.records.states(account).await.unwrap().revision;
+    index.put(account, vec![document(ids[0])], revision).await;
+    // The size keeps it from being answered by the index alone.
+    let filter = json!({"subject": "needle", "minSize": 1});
+    assert_eq!(found(&fixture, filter.clone()).await, email_ids(&[ids[0]]), "it has lost one");
+    index.put(account, ids.map(document).to_vec(), revision).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    assert_eq!(found(&fixture, filter).await, email_ids(&[ids[1], ids[0]]));
+}
+
+/// Makes 600 emails with a needle, of which the index has the first one; returns all of them as documents.
+async fn imported(fixture: &Fixture, index: &Index) -> Vec<Document> {
+    let account = fixture.server.alice.account;
+    let mut documents = Vec::new();
+    for n in 0..600 {
+        let id = fixture.add_plain("needle", n).await;
+        documents.push(Document { id, received: n, subject: "needle".to_owned(), ..Document::default() });
+        if n == 0 {
+            let states = fixture.server.records.records.states(account).await.unwrap();
+            index.put(account, documents.clone(), states.revision).await;
+        }
+    }
+    documents
+}
+
+#[tokio::test]
+async fn eq5_a_search_after_a_large_import_waits_for_the_index() {
+    let needle = json!({"subject": "needle"});
+    for (arguments, expected) in [
+        (json!({"filter": {"operator": "NOT", "conditions": [needle]}}), 0),
+        (json!({"filter": needle}), 600),
+        (json!({"filter": needle, "limit": 1_000}), 600), // the newest hits
+    ] {
+        let (fixture, index) = fixture().await;
+        let documents = imported(&fixture, &index).await;
+        let account = fixture.server.alice.account;
+        let revision = fixture.server.records.records.states(account).await.unwrap().revision;
+        let indexing = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            index.put(account, documents, revision).await;
+        });
+        assert_eq!(fixture.ids(arguments.clone()).await.len(), expected, "{arguments}");
+        indexing.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn eq5_a_search_waits_for_an_index_that_stays_behind_only_so_long() {
+    let (fixture, index) = fixture().await;
+    imported(&fixture, &index).await;
+    let begun = Instant::now();
+    assert_eq!(fixture.ids(json!({"filter": {"subject": "needle"}})).await.len(), 513);
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(4), "{waited:?}");
 }

@@ -259,3 +259,45 @@ fn es3_the_blobs_of_a_creation_are_listed_in_order() {
     ]});
     assert_eq!(read(json!({"bodyStructure": structure})).unwrap().blobs(), ["bu2", "bu1", "bu2", "bu3"]);
 }
+
+#[test]
+fn es3_a_text_is_counted_as_often_as_it_is_used_and_not_copied() {
+    let parts: Vec<Value> = (0..900).map(|_| json!({"partId": "t"})).collect();
+    let structure = json!({"type": "multipart/mixed", "subParts": parts});
+    let draft = read(with_body(json!({ "bodyStructure": structure }))).unwrap();
+    assert_eq!(draft.text_bytes(), 900 * "plain".len() as u64);
+    let contents = draft.contents();
+    let (Content::Text(first), Content::Text(last)) = (contents[0], contents[899]) else {
+        panic!("{draft:?}")
+    };
+    assert!(Arc::ptr_eq(first, last));
+}
+
+#[test]
+fn es1_an_attachment_may_give_its_disposition_as_a_header_field() {
+    let attachment = json!({"blobId": "bu1", "header:Content-Disposition": " attachment; filename=a.txt"});
+    let draft = read(json!({"attachments": [attachment]})).unwrap();
+    let DraftBody::Lists { attachments, .. } = &draft.body else { panic!("{draft:?}") };
+    assert_eq!((&attachments[0].disposition, attachments[0].fields.len()), (&None, 1));
+}
+
+#[test]
+fn es1_reasons_name_each_property_once_and_have_a_bound() {
+    let why = |email: Value| {
+        let mut invalid = Invalid::default();
+        Draft::read(email.as_object().unwrap(), &mut invalid);
+        let mut error = Vec::new();
+        invalid.into_error().write(&mut error);
+        serde_json::from_slice::<Value>(&error).unwrap()
+    };
+    let error = why(json!({"subject": "a\n"}));
+    assert_eq!(error["description"], "subject: has no value of its form, or has line breaks");
+    let error = why(json!({"header:Subject:asDate": null}));
+    assert_eq!(error["description"], "header:Subject:asDate: has a form that the field has not");
+    let error = why(json!({"attachments": [{"blobId": "b", "header:X:asNothing": " a"}]}));
+    assert_eq!(error["description"], "attachments: header:X:asNothing is no header field");
+    let many: Map<String, Value> = (0..10_000).map(|n| (format!("x{n}"), json!(1))).collect();
+    let error = why(Value::Object(many));
+    assert_eq!(error["properties"].as_array().unwrap().len(), 10_000);
+    assert!(error["description"].as_str().unwrap().ends_with("; and more"), "{}", error["description"]);
+}

@@ -18,7 +18,7 @@ use crate::{
     clock,
     commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
-    doors::mail::{commands::mail::Operator, erasing::Eraser, records},
+    doors::mail::{commands::mail::Operator, erasing::Eraser, journal, records},
     exit::{self, UsageError},
     output::ReportFormat,
     secrets,
@@ -225,9 +225,11 @@ pub(super) async fn operate_on(
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
 }
 
-/// Erases the mail of removed accounts in records that this process has open.
-pub(super) async fn eraser(opened: &restante_records::Opened, config: &Config) -> anyhow::Result<Eraser> {
-    let Operator { mail, directory, journal } = Operator::open(opened, config).await?;
+/// Erases the mail of removed accounts in records that this process has open. A server that has the journal of deliveries open erases their
+/// entries there itself.
+pub(crate) async fn eraser(opened: &restante_records::Opened, config: &Config) -> anyhow::Result<Eraser> {
+    let Operator { mail, directory, .. } = Operator::open(opened, config).await?;
+    let journal = journal::open_unless_held(config)?;
     let (records, clock) = (opened.upkeep.clone(), clock::system());
     let (actor, journal_erased) = (command_line(), Arc::default());
     Ok(Eraser { mail, directory, records, clock, actor, journal, journal_erased })

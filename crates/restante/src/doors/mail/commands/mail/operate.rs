@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use restante_blobs::EngineUrl;
-use restante_core::Error;
+use restante_core::{Error, ErrorKind};
 use restante_directory::{Actor, Answer, Directory, DirectoryMetrics, EmailAddress};
 use restante_mail::{
     Finding, Mail, MailError, MailMetrics, VaultEntry, VaultPage, message::Shorthand, row::Row,
@@ -20,6 +20,7 @@ use crate::{
         commands::directory::reach::{Reached, RunningServer, command_line},
         journal,
     },
+    exit,
 };
 
 /// Where a running server does what operators ask of mail.
@@ -110,12 +111,13 @@ pub(super) struct RestoreOutcome {
 pub(crate) struct Operator {
     pub(crate) mail: Mail,
     pub(crate) directory: Directory,
-    /// What became of deliveries.
+    /// What became of deliveries, for [`MailOperation::Trace`] alone.
     pub(crate) journal: Option<DeliveryJournal>,
 }
 
 impl Operator {
-    /// One for records that this process has open.
+    /// One for records that this process has open. It opens no journal: that is in a folder, which a running server may hold while the records
+    /// are in a database for both.
     pub(crate) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
         let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
         let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
@@ -123,7 +125,7 @@ impl Operator {
         let blobs = restante_blobs::open(restante_blobs::Config::new(EngineUrl::Memory)).await?.blobs;
         let (limits, metrics) = (config.mail.limits.clone(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs, clock::system(), limits, metrics);
-        Ok(Self { mail, directory, journal: journal::open_existing(config)? })
+        Ok(Self { mail, directory, journal: None })
     }
 
     /// Does one operation. What changes mail is noted in the log of operations.
@@ -233,6 +235,18 @@ impl<'r> ReachedMail<'r> {
         })
     }
 
+    /// The same for [`MailOperation::Trace`], which reads the journal.
+    ///
+    /// # Errors
+    /// `Conflict` when a running server has the journal open, too.
+    pub(super) async fn with_journal(reached: &'r Reached) -> anyhow::Result<Self> {
+        let mut mail = Self::of(reached).await?;
+        if let (Self::Here(operator), Reached::Here { config, .. }) = (&mut mail, reached) {
+            operator.journal = journal::open_existing(config).map_err(advise)?;
+        }
+        Ok(mail)
+    }
+
     /// Does one operation, or has the server do it.
     pub(super) async fn operate(&self, operation: MailOperation) -> anyhow::Result<MailAnswer> {
         match self {
@@ -243,6 +257,14 @@ impl<'r> ReachedMail<'r> {
             Self::Server(server) => server.ask(PATH, operation).await,
         }
     }
+}
+
+/// Says how to ask a server that has the journal open.
+fn advise(error: anyhow::Error) -> anyhow::Error {
+    if exit::kind(&error) != Some(ErrorKind::Conflict) {
+        return error;
+    }
+    Error::conflict(format!("{error:#}, or name its server with --rest URL")).into()
 }
 
 fn parse_cursor(text: &str) -> Result<Cursor, Error> {
@@ -278,5 +300,41 @@ impl From<VaultEntry> for Destroyed {
             from: row.as_ref().map(|row| row.address_key(Shorthand::From)).unwrap_or_default(),
             subject: subject.unwrap_or_default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_smtp::JournalMetrics;
+
+    use super::*;
+    use crate::doors::mail::{commands::directory::reach::eraser, records};
+
+    /// With records in a database a command has them open beside a running server, and can't have the journal: `restante check` was refused.
+    #[tokio::test]
+    async fn only_a_trace_needs_the_journal_that_a_running_server_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.server.data_dir = folder.path().to_owned();
+        let settings = config.mail.journal.clone();
+        let of_server = DeliveryJournal::open(
+            &config.journal_folder(),
+            settings,
+            clock::system(),
+            JournalMetrics::default(),
+        );
+        let of_server = of_server.unwrap();
+        let opened = records::open(&config, Default::default()).await.unwrap();
+        assert!(Operator::open(&opened, &config).await.is_ok());
+        assert!(eraser(&opened, &config).await.is_ok());
+        let reached = Reached::Here { opened, config: Box::new(config) };
+        assert!(ReachedMail::of(&reached).await.is_ok());
+        let error = ReachedMail::with_journal(&reached).await.err().unwrap();
+        assert_eq!(exit::kind(&error), Some(ErrorKind::Conflict));
+        assert!(error.to_string().ends_with("name its server with --rest URL"), "{error}");
+        of_server.close().await.unwrap();
+        drop(of_server);
+        assert!(ReachedMail::with_journal(&reached).await.is_ok());
+        reached.close().await.unwrap();
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn run(flags: &TraceFlags) -> anyhow::Result<ExitCode> {
     let (about, limit) = (about.trim().to_owned(), usize::from(*limit));
     let operation = MailOperation::Trace { about: about.clone(), since_ms, limit };
     let reached = flags.reach().await?;
-    let answer = async { ReachedMail::of(&reached).await?.operate(operation).await }.await;
+    let answer = async { ReachedMail::with_journal(&reached).await?.operate(operation).await }.await;
     reached.close().await?;
     let MailAnswer::Traced(traced) = answer? else {
         bail!("the server's answer is none to a look-up of deliveries");

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     client::OperatorFlags,
+    commands::backup::explain_token,
     config::RecordsFlags,
     doors::mail::{commands::findings::print_figures, records},
     output::ReportFormat,
@@ -31,7 +32,7 @@ pub(crate) struct StatsFlags {
     /// Ask this running server, as in http://127.0.0.1:8646
     #[arg(long, value_name = "URL", conflicts_with_all = ["data", "records", "blobs", "config"])]
     rest: Option<String>,
-    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN]
+    /// A file with the server's token [default: RESTANTE_TOKEN, then operate.token_file of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "rest")]
     token_file: Option<PathBuf>,
     /// How to print
@@ -76,7 +77,7 @@ pub(super) async fn run(flags: &StatsFlags) -> anyhow::Result<ExitCode> {
 
 async fn ask(url: &str, token_file: Option<PathBuf>) -> anyhow::Result<ShownStats> {
     let client = OperatorFlags::of(url.to_owned(), token_file).client()?;
-    let body = client.get(RECORDS_PATH).await?;
+    let body = client.get(RECORDS_PATH).await.map_err(explain_token)?;
     serde_json::from_slice(&body).context("the server's answer has no statistics of records")
 }
 
@@ -110,7 +111,8 @@ pub(super) fn shown(url: String, stats: &Stats) -> ShownStats {
 
 fn print(stats: &ShownStats, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "records    {}", printable(&stats.url))?;
-    writeln!(out, "accounts   {}", HumanCount(stats.accounts))?;
+    // The directory and other parts of the server have accounts of their own, which `account list` does not show.
+    writeln!(out, "accounts   {} (with internal ones)", HumanCount(stats.accounts))?;
     writeln!(out, "commits    {}", HumanCount(stats.commits))?;
     writeln!(out, "on disk    {}", DecimalBytes(stats.disk_bytes))?;
     if !stats.kinds.is_empty() {
@@ -148,7 +150,7 @@ mod tests {
         print(&stats(), &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "records    lmdb:x\naccounts   12,345\ncommits    80,000\non disk    3.00 MB\n\n\
+            "records    lmdb:x\naccounts   12,345 (with internal ones)\ncommits    80,000\non disk    3.00 MB\n\n\
              kind             records    tombstones\n\
              email             67,890             3\n\
              #99                    1             3\n\n\

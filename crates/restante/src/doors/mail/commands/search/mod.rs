@@ -52,7 +52,7 @@ pub(crate) struct IndexFlags {
     /// Ask this running server, as in http://127.0.0.1:8646
     #[arg(long, value_name = "URL", conflicts_with_all = ["data", "records", "blobs", "search", "config"])]
     rest: Option<String>,
-    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN]
+    /// A file with the server's token [default: RESTANTE_TOKEN, then operate.token_file of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "rest")]
     token_file: Option<PathBuf>,
 }

@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::{IndexFlags, REBUILD_PATH};
-use crate::doors::mail::search;
+use crate::{commands::backup::explain_token, doors::mail::search};
 
 pub(super) async fn run(flags: &IndexFlags) -> anyhow::Result<ExitCode> {
     let what = match flags.server()? {
         Some(server) => {
-            server.post(REBUILD_PATH, Vec::new()).await?;
+            server.post(REBUILD_PATH, Vec::new()).await.map_err(explain_token)?;
             "the server makes the search index again: restante_follow_lag_seconds{follower=\"indexer\"} says how far it is"
         }
         None => {

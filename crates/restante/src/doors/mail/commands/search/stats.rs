@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{IndexFlags, SEARCH_PATH};
 use crate::{
+    commands::backup::explain_token,
     doors::mail::search,
     output::{ReportFormat, printable},
 };
@@ -42,7 +43,7 @@ pub(super) struct ShownStats {
 pub(super) async fn run(flags: &StatsFlags) -> anyhow::Result<ExitCode> {
     let stats = match flags.index.server()? {
         Some(server) => {
-            let body = server.get(SEARCH_PATH).await?;
+            let body = server.get(SEARCH_PATH).await.map_err(explain_token)?;
             serde_json::from_slice(&body)
                 .context("the server's answer has no statistics of the search index")?
         }

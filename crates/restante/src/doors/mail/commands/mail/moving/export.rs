@@ -157,8 +157,9 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     let exported = export(flags, &target, &partial, &mut report).await;
     target.close().await?;
     exported?;
-    if !report.is_interrupted {
-        finish(&partial, path)?;
+    match report.is_interrupted {
+        true => remove(&partial)?,
+        false => finish(&partial, path)?,
     }
     match flags.flags.format {
         ReportFormat::Text => print(&report, &mut io::stdout().lock())?,
@@ -167,12 +168,18 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     report.problems.print();
     Ok(match report.problems.count {
         _ if report.is_interrupted => {
-            eprintln!("restante: stopped before the end: {} is not complete", partial.display());
+            eprintln!("restante: stopped before the end: what was written is removed");
             exit::interrupted()
         }
         0 => ExitCode::SUCCESS,
         _ => exit::found_wrong(),
     })
+}
+
+/// Removes what a command that is stopped has written.
+fn remove(partial: &Path) -> anyhow::Result<()> {
+    let removed = if partial.is_dir() { fs::remove_dir_all(partial) } else { fs::remove_file(partial) };
+    removed.with_context(|| format!("can't remove {}", partial.display()))
 }
 
 /// The name that a target has until it is complete. Neither may exist.

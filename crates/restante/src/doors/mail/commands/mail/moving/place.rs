@@ -28,7 +28,7 @@ pub(super) async fn mailboxes(
     let mut known = Known::of(&list);
     let mut made = 0;
     for folder in folders {
-        let path = possible_path(&folder.path, mail.config());
+        let path = possible_path(&known.below_inbox(&folder.path), mail.config());
         let id = match known.find(&folder, &path) {
             Some(id) => id,
             None => make(mail, account, &mut known, &folder, &path, &mut made).await?,
@@ -42,13 +42,26 @@ pub(super) async fn mailboxes(
 struct Known {
     by_path: HashMap<Vec<String>, RecordId>,
     by_role: HashMap<&'static str, RecordId>,
+    /// The path of the inbox.
+    inbox: Option<Vec<String>>,
 }
 
 impl Known {
     fn of(list: &[Mailbox]) -> Self {
+        let inbox = list.iter().find(|mailbox| mailbox.role == Some(Role::Inbox));
         let by_path = list.iter().map(|mailbox| (path(list, mailbox), mailbox.id)).collect();
         let by_role = list.iter().filter_map(|mailbox| Some((mailbox.role?.as_str(), mailbox.id))).collect();
-        Self { by_path, by_role }
+        Self { by_path, by_role, inbox: inbox.map(|inbox| path(list, inbox)) }
+    }
+
+    /// A path in which `INBOX` is the inbox, whatever the inbox is called: no other mailbox can have that name (RFC 9051 §5.1).
+    fn below_inbox(&self, path: &[String]) -> Vec<String> {
+        let mut names = path.to_vec();
+        let is_below = names.first().is_some_and(|name| name.eq_ignore_ascii_case("INBOX"));
+        if let Some(inbox) = self.inbox.as_ref().filter(|_| is_below) {
+            names.splice(..1, inbox.iter().cloned());
+        }
+        names
     }
 
     fn find(&self, folder: &Folder, path: &[String]) -> Option<RecordId> {
@@ -75,19 +88,24 @@ pub(super) fn path(list: &[Mailbox], mailbox: &Mailbox) -> Vec<String> {
     names
 }
 
-/// A path that mailboxes can have: names without control characters and not too long, and not too many of them.
+/// A path that mailboxes can have: names without control characters and slashes and not too long, and not too many of them.
 fn possible_path(path: &[String], config: &MailConfig) -> Vec<String> {
     let depth = config.mailbox_depth_max.get();
     let mut names = path.to_vec();
     if names.len() > depth {
-        let last = names.split_off(depth - 1).join("/");
+        let last = names.split_off(depth - 1).join("-");
         names.push(last);
     }
     names.iter().map(|name| possible_name(name, config.mailbox_name_bytes_max.get())).collect()
 }
 
 fn possible_name(name: &str, bytes_max: usize) -> String {
-    let mut possible: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let possible = |c: char| match c {
+        '/' => '-',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    let mut possible: String = name.chars().map(possible).collect();
     while possible.len() > bytes_max {
         possible.pop();
     }
@@ -153,8 +171,8 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             possible_path(&names, &config)
         };
-        assert_eq!(path(&["a\tb", " ", "c"]), ["a b", "_", "c"]);
-        assert_eq!(path(&["x"; 12])[9], "x/x/x");
+        assert_eq!(path(&["a\tb", " ", "c/d"]), ["a b", "_", "c-d"]);
+        assert_eq!(path(&["x"; 12])[9], "x-x-x");
         assert_eq!(path(&[&"ä".repeat(300)])[0].len(), 490);
     }
 
@@ -182,5 +200,9 @@ mod tests {
         assert_eq!(find(&Folder::of_role("Sent Items", "sent")), Some(2));
         assert_eq!(find(&named(&["Sent Items", "Old"])), Some(4));
         assert_eq!(find(&named(&["Old"])), None);
+        let below = |names: &[&str]| known.below_inbox(&named(names).path);
+        assert_eq!(below(&["INBOX", "Old"]), ["Eingang", "Old"]);
+        assert_eq!(below(&["Inbox"]), ["Eingang"]);
+        assert_eq!(below(&["Old", "INBOX"]), ["Old", "INBOX"]);
     }
 }
