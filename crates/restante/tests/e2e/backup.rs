@@ -728,7 +728,8 @@ fn operators_alone_have_backups_taken() {
     let away = Said::from(away);
     assert_eq!(away.code, 1);
     assert!(
-        away.err.contains("is not at http://127.0.0.1:1, where") && away.err.contains("name it with --rest"),
+        away.err.contains("no server is at http://127.0.0.1:1, where")
+            && away.err.contains("name it with --rest"),
         "{}",
         away.err
     );
