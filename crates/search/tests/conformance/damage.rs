@@ -141,8 +141,8 @@ async fn an_index_of_another_version_is_replaced(subject: Subject) {
     closed_index(&subject).await;
     let meta = subject.folder().join("index/meta.json");
     let text = fs::read_to_string(&meta).unwrap();
-    let old = text.replacen("\"payload\":\"1 ", "\"payload\":\"0 ", 1);
-    let old = if old == text { text.replacen("\"payload\": \"1 ", "\"payload\": \"0 ", 1) } else { old };
+    let old = text.replacen("\"payload\":\"2 ", "\"payload\":\"1 ", 1);
+    let old = if old == text { text.replacen("\"payload\": \"2 ", "\"payload\": \"1 ", 1) } else { old };
     assert_ne!(old, text, "{text}");
     fs::write(&meta, old).unwrap();
     assert!(begins_from_zero(&subject.open().await).await);
