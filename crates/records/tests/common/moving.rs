@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -110,6 +110,18 @@ pub async fn copy_interrupted(from: &Moving, to: &Moving, writes: usize) -> Opti
     }
 }
 
+/// Why no server opens an incomplete copy. What the copy has begun when it was interrupted may hold the store for a moment.
+async fn refused(to: &Config) -> Error {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let error = open(to.clone()).await.err().expect("no server opens an incomplete copy");
+        if error.kind() != ErrorKind::Conflict || Instant::now() > until {
+            return error;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Moves a store to another place, interrupted after each of some numbers of writes; both are closed before and after.
 pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> Copied {
     for writes in interruptions {
@@ -120,7 +132,7 @@ pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> 
             return copied;
         }
         if *writes > 0 && to.url != EngineUrl::Memory {
-            let error = open(to.clone()).await.err().expect("no server opens an incomplete copy");
+            let error = refused(to).await;
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
     }
