@@ -167,7 +167,7 @@ impl S3Config {
         match place {
             None if endpoint.is_empty() => None,
             Some(place) if place.contains('@') => Some(
-                "name a host and a port alone: keys belong into blobs.s3.access_key and blobs.s3.secret_key_file",
+                "name a host and a port alone: keys belong in blobs.s3.access_key and blobs.s3.secret_key_file",
             ),
             Some(place) if !place.is_empty() => None,
             _ => Some("it is not understood: use http://<host>:<port> or https://<host>"),

@@ -152,7 +152,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it is for good, and known only from the message: a client that sends it again hears no earlier refusal, at `RCPT`.
+    /// Whether a recipient is refused for good because of the message itself: when the client sends it again, `RCPT` accepts the recipient again.
     pub(crate) const fn is_of_message(self) -> bool {
         matches!(self, Self::ForwardLoop | Self::ForwardJunk | Self::OverQuotaForGood)
     }

@@ -30,9 +30,9 @@ impl Capability {
         }
     }
 
-    /// Whether an account has it for users to whom it was granted, too: nobody sends for others.
-    pub(crate) fn is_shared(self) -> bool {
-        self != Self::Submission
+    /// Whether an account has it for a user: their own account has all, and of others nobody sends.
+    pub(crate) fn is_of(self, is_personal: bool) -> bool {
+        is_personal || self != Self::Submission
     }
 }
 

@@ -118,7 +118,7 @@ fn written_too_much(context: &Context, exchange: &Exchange) -> bool {
 fn has_capability(context: &Context, arguments: &Map<String, Value>, capability: Capability) -> bool {
     let account = arguments.get("accountId").and_then(Value::as_str).and_then(read_account_id);
     account.is_none_or(|account| {
-        context.access(account).is_none() || capability.is_shared() || context.login.account == account
+        context.access(account).is_none() || capability.is_of(context.login.account == account)
     })
 }
 

@@ -192,7 +192,7 @@ fn write_account(app: &App, account: &Listed, mut out: Object<'_>) {
     drop(blob);
     capabilities.object(Capability::Quota.uri());
     capabilities.object(Capability::VacationResponse.uri());
-    if account.is_personal || Capability::Submission.is_shared() {
+    if Capability::Submission.is_of(account.is_personal) {
         write_submission(app, capabilities.object(Capability::Submission.uri()));
     }
 }

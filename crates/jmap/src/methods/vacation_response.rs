@@ -215,7 +215,7 @@ fn take<T>(
 
 fn read_date(value: Value) -> Result<i64, &'static str> {
     let date = UtcDate::read(value);
-    let date = date.ok_or("must be a time in UTC that there is, as 2014-10-30T06:12:00Z, or null")?;
+    let date = date.ok_or("must be a valid time in UTC, as 2014-10-30T06:12:00Z, or null")?;
     Ok(date.0)
 }
 

@@ -83,6 +83,17 @@ async fn fwd1_a_forward_is_durable_before_it_is_acknowledged() {
 }
 
 #[tokio::test]
+async fn fwd1_a_refusal_for_good_holds_no_forward_back() {
+    let users = Users::with(|smtp, _| smtp.quota_is_permanent = true).await;
+    users.stored.failing.lock().insert("bob", None);
+    let mut client = users.smtp().await;
+    begin(&mut client, "s@example.com", &["away@example.org", "bob@example.org"]).await;
+    client.send(MESSAGE).await;
+    client.expect("552 5.2.2").await; // the peer does not send it again
+    assert_eq!(users.sent.count(), 1);
+}
+
+#[tokio::test]
 async fn fwd1_lmtp_replies_for_each_recipient() {
     let users = Users::start().await;
     let mut client = users.lmtp().await;

@@ -293,7 +293,7 @@ fn distinct<S: AsRef<str>, P: PartialEq>(
 /// Why a name is none of a property.
 fn why_unknown(name: &str) -> String {
     match HeaderProperty::parse_any_form(name) {
-        Some(header) => format!("{name:?} asks for {} in a form that the field has not", header.name),
+        Some(header) => format!("{name:?} asks for {} in a form that the field does not have", header.name),
         None => format!("there is no property {name:?}"),
     }
 }
@@ -330,7 +330,7 @@ mod tests {
             let MethodError::InvalidArguments(text) = error else { panic!("{wrong}: {error:?}") };
             assert!(text.contains(&format!("{wrong:?}")), "{text}");
             assert_eq!(
-                text.contains("a form that the field has not"),
+                text.contains("a form that the field does not have"),
                 wrong == "header:Subject:asDate",
                 "{text}"
             );

@@ -254,7 +254,7 @@ fn read_fields(
         let said = |why: String| if within.is_empty() { why } else { format!("{property} {why}") };
         let Some(header) = header else {
             let is_form = HeaderProperty::parse_any_form(property).is_some();
-            let why = if is_form { "has a form that the field has not" } else { "is no header field" };
+            let why = if is_form { "has a form that the field does not have" } else { "is no header field" };
             invalid.add(reported, said(why.to_owned()));
             continue;
         };

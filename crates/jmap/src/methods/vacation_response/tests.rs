@@ -74,7 +74,7 @@ async fn vac2_values_of_other_types_are_invalid() {
     for (patch, problem) in [
         (
             json!({"toDate": "2027-01-15T10:00:00+02:00"}),
-            "toDate: must be a time in UTC that there is, as 2014-10-30T06:12:00Z, or null",
+            "toDate: must be a valid time in UTC, as 2014-10-30T06:12:00Z, or null",
         ),
         (json!({"subject": "a\r\nb"}), "subject: must be one line without control characters"),
         (json!({"subject": "x".repeat(999)}), "subject: must have at most 998 bytes"),

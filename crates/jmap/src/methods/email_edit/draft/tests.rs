@@ -293,7 +293,7 @@ fn es1_reasons_name_each_property_once_and_have_a_bound() {
     let error = why(json!({"subject": "a\n"}));
     assert_eq!(error["description"], "subject: has no value of its form, or has line breaks");
     let error = why(json!({"header:Subject:asDate": null}));
-    assert_eq!(error["description"], "header:Subject:asDate: has a form that the field has not");
+    assert_eq!(error["description"], "header:Subject:asDate: has a form that the field does not have");
     let error = why(json!({"attachments": [{"blobId": "b", "header:X:asNothing": " a"}]}));
     assert_eq!(error["description"], "attachments: header:X:asNothing is no header field");
     let many: Map<String, Value> = (0..10_000).map(|n| (format!("x{n}"), json!(1))).collect();
