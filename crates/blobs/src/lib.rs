@@ -21,6 +21,7 @@ mod s3_metrics;
 mod s3_url;
 mod source;
 mod sweep;
+mod unsynced;
 mod upkeep;
 
 use std::ops::Range;
@@ -34,6 +35,7 @@ pub use open::{Config, EngineUrl, FilesConfig, Opened, S3Config, check_pages, op
 pub use s3_url::{S3Encryption, S3Keys, S3Url};
 pub use source::{CHUNK_BYTES_MAX, Source};
 pub use sweep::{References, Swept, sweep};
+pub use unsynced::unsynced;
 pub use upkeep::{Finding, LIST_BLOBS_MAX, Listed, Report, Stats, Upkeep};
 
 /// A store of blobs.
@@ -60,6 +62,27 @@ pub trait Blobs: Send + Sync + 'static {
     /// Those of [`Blobs::put`]; `done` is dropped then.
     async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
         done(Ok(self.put(source).await?));
+        Ok(())
+    }
+
+    /// [`Blobs::put_then`] of a blob that somebody else makes durable too: `done` is called when the blob can be read, which may be before
+    /// it is durable. It is durable after the next [`Blobs::sync`], and after the next put or touch of it. A power cut before may take it
+    /// away.
+    ///
+    /// The engine `files` saves the sync of a short blob; with other engines it is the same as [`Blobs::put_then`].
+    ///
+    /// # Errors
+    /// Those of [`Blobs::put_then`].
+    async fn put_unsynced(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
+        self.put_then(source, done).await
+    }
+
+    /// Makes all blobs durable that were put before this call.
+    ///
+    /// # Errors
+    /// `Unavailable` when that failed: until the store is opened again it is unknown whether those are durable that were put by
+    /// [`Blobs::put_unsynced`].
+    async fn sync(&self) -> Result<(), Error> {
         Ok(())
     }
 

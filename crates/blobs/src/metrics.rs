@@ -46,7 +46,7 @@ pub(crate) struct ErrorLabel {
 /// Whether a blob existed when it was put.
 const RESULTS: [&str; 2] = ["new", "known"];
 /// The operations of [`Blobs`](crate::Blobs).
-const OPERATIONS: [&str; 4] = ["put", "read", "size", "touch"];
+const OPERATIONS: [&str; 5] = ["put", "read", "size", "sync", "touch"];
 /// The kinds of errors.
 const KINDS: [ErrorKind; 7] = [
     ErrorKind::NotFound,

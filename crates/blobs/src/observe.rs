@@ -79,6 +79,15 @@ impl Observed {
     pub(crate) fn new(inner: Arc<dyn Blobs>, metrics: Metrics) -> Self {
         Self { inner, observer: Arc::new(Observer { metrics, is_failing: AtomicBool::new(false) }) }
     }
+
+    /// Counts the put that began at a time before it calls `done`.
+    fn observed(&self, start: Instant, done: PutHook) -> PutHook {
+        let observer = self.observer.clone();
+        Box::new(move |result| {
+            observer.put_ended(start, result.as_ref());
+            done(result);
+        })
+    }
 }
 
 #[async_trait]
@@ -88,13 +97,21 @@ impl Blobs for Observed {
     }
 
     async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
-        let (observer, start) = (self.observer.clone(), Instant::now());
-        let done = Box::new(move |result: Result<Put, Error>| {
-            observer.put_ended(start, result.as_ref());
-            done(result);
-        });
+        let start = Instant::now();
+        let done = self.observed(start, done);
         let queued = self.inner.put_then(source, done).instrument(debug_span!("blob_put")).await;
         queued.inspect_err(|error| self.observer.put_ended(start, Err(error)))
+    }
+
+    async fn put_unsynced(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
+        let start = Instant::now();
+        let done = self.observed(start, done);
+        let queued = self.inner.put_unsynced(source, done).instrument(debug_span!("blob_put")).await;
+        queued.inspect_err(|error| self.observer.put_ended(start, Err(error)))
+    }
+
+    async fn sync(&self) -> Result<(), Error> {
+        self.inner.sync().await.inspect_err(|error| self.observer.failed("sync", error))
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

@@ -10,8 +10,8 @@ mod common;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use bytes::Bytes;
-use common::{at, bytes, list, put, read_all};
-use restante_blobs::{BlobId, Config, EngineUrl, FilesConfig, Opened, open};
+use common::{at, bytes, list, put, put_unsynced, read_all};
+use restante_blobs::{BlobId, Blobs, Config, EngineUrl, FilesConfig, Opened, open};
 use restante_core::{Identity, ManualClock, Timestamp, nonzero};
 use restante_power_cut::{Child, child, cuts, record};
 
@@ -44,6 +44,20 @@ fn owner(round: u32) -> Option<Identity> {
     (round < 2).then_some(Identity([round as u8 + 1; 16]))
 }
 
+/// Puts a blob durably: at once, or without a sync, which comes by itself, with the same blob once more, or with a touch of it.
+async fn put_somehow(blobs: &dyn Blobs, n: u32) -> BlobId {
+    if n % 5 < 2 {
+        return put(blobs, &blob(n)).await.id;
+    }
+    let id = put_unsynced(blobs, &blob(n)).await.id;
+    match n % 5 {
+        2 => blobs.sync().await.unwrap(),
+        3 => assert!(!put(blobs, &blob(n)).await.is_new),
+        _ => assert_eq!(blobs.touch(&[id]).await.unwrap(), [true]),
+    }
+    id
+}
+
 /// Puts many blobs at a time and sets owners meanwhile; removes most of them, which rewrites packs; copies the store.
 async fn run(child: Arc<Child>) {
     let opened = open_at(&child.folder().join("store")).await;
@@ -55,7 +69,7 @@ async fn run(child: Arc<Child>) {
             let (blobs, child) = (opened.blobs.clone(), child.clone());
             puts.spawn(async move {
                 child.acknowledge(&format!("putting {n}")).unwrap();
-                let id = put(&*blobs, &blob(n)).await.id;
+                let id = put_somehow(&*blobs, n).await;
                 child.acknowledge(&format!("put {n}")).unwrap();
                 (n, id)
             });

@@ -6,7 +6,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use crate::Error;
+use crate::{Error, UnsyncedBlob};
 
 /// What is run when a gate opens or fails.
 type Hook = Box<dyn FnOnce(bool) + Send>;
@@ -15,7 +15,12 @@ type Hook = Box<dyn FnOnce(bool) + Send>;
 ///
 /// A hook runs on the thread that opens the gate, so what follows can be started without a thread between the two.
 #[derive(Clone)]
-pub struct Gate(Arc<Mutex<State>>);
+pub struct Gate(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    unsynced: Option<UnsyncedBlob>,
+}
 
 /// Opens a [`Gate`]. When it is dropped before, the gate fails with `Unavailable`.
 #[derive(Debug)]
@@ -30,8 +35,23 @@ enum State {
 impl Gate {
     /// A gate that is neither open nor failed, and who opens it.
     pub fn new() -> (GateKeeper, Self) {
-        let gate = Self(Arc::new(Mutex::new(State::Pending { hooks: Vec::new(), wakers: Vec::new() })));
+        Self::made(None)
+    }
+
+    /// The same for a blob that is not durable when the gate opens: who waits for it makes the bytes durable together with what it writes.
+    pub fn of_unsynced(blob: UnsyncedBlob) -> (GateKeeper, Self) {
+        Self::made(Some(blob))
+    }
+
+    fn made(unsynced: Option<UnsyncedBlob>) -> (GateKeeper, Self) {
+        let state = Mutex::new(State::Pending { hooks: Vec::new(), wakers: Vec::new() });
+        let gate = Self(Arc::new(Inner { state, unsynced }));
         (GateKeeper(gate.clone()), gate)
+    }
+
+    /// The blob of [`Gate::of_unsynced`].
+    pub fn unsynced(&self) -> Option<&UnsyncedBlob> {
+        self.0.unsynced.as_ref()
     }
 
     /// Why it has failed; `None` when it has not.
@@ -81,7 +101,7 @@ impl Gate {
 
     /// No panic can leave it half-changed: each change is one assignment.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

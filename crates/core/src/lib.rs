@@ -14,6 +14,7 @@ mod identity;
 mod record;
 pub mod settings;
 mod timestamp;
+mod unsynced;
 
 pub use blob::{BlobId, ParseBlobIdError};
 pub use bloom::{Bloom, ParseBloomError, TopicBits};
@@ -25,3 +26,4 @@ pub use hash::{MessageHash, ParseHashError};
 pub use identity::{Identity, ParseIdentityError};
 pub use record::{AccountId, Kind, RecordId, Revision};
 pub use timestamp::{NANOS_PER_SECOND, Timestamp};
+pub use unsynced::{UnsyncedBlob, UnsyncedBlobs};

@@ -4,6 +4,7 @@ use std::{
     collections::hash_map::RandomState,
     fs::{File, OpenOptions},
     hash::BuildHasher,
+    ops::Bound,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -63,6 +64,15 @@ pub(crate) struct Environment {
     file: File,
 }
 
+/// What becomes of the redo rows of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RedoRows {
+    /// They go into LMDB.
+    Keep,
+    /// What they repeat is durable.
+    Drop,
+}
+
 /// The progress of LMDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -119,8 +129,8 @@ impl Environment {
 
     /// Writes the newest version of all rows of a layer, and the progress, into LMDB in one transaction. Returns the number of the
     /// transaction.
-    pub(crate) fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
-        match self.try_apply(layer, progress) {
+    pub(crate) fn apply(&self, layer: &Layer, progress: Progress, redo: RedoRows) -> Result<usize, Error> {
+        match self.try_apply(layer, progress, redo) {
             Err(heed::Error::Mdb(MdbError::MapFull)) => {
                 let bytes = self.env.info().map_size;
                 let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
@@ -139,7 +149,7 @@ impl Environment {
         }
     }
 
-    fn try_apply(&self, layer: &Layer, progress: Progress) -> heed::Result<usize> {
+    fn try_apply(&self, layer: &Layer, progress: Progress, redo: RedoRows) -> heed::Result<usize> {
         let mut transaction = self.env.write_txn()?;
         let mut table: Option<Filling> = None;
         let guard = crossbeam_epoch::pin();
@@ -148,7 +158,9 @@ impl Environment {
             if table.as_ref().is_none_or(|table| table.number != number) {
                 table = self.filling(number, &transaction)?;
             }
-            if let Some(table) = &mut table {
+            if let Some(table) = &mut table
+                && !(redo == RedoRows::Drop && table.has_redo_rows && row.value.is_some())
+            {
                 table.put(&mut transaction, row.key, row.value)?;
             }
         }
@@ -187,11 +199,18 @@ impl Environment {
     }
 
     fn filling(&self, number: u8, transaction: &RwTxn<'_>) -> heed::Result<Option<Filling>> {
-        let Some((_, rows)) = self.tables.iter().find(|(table, _)| table.number == number) else {
+        let Some((table, rows)) = self.tables.iter().find(|(table, _)| table.number == number) else {
             return Ok(None);
         };
         let last = rows.last(transaction)?.map(|(key, _)| Box::from(key));
-        Ok(Some(Filling { number, rows: *rows, last }))
+        Ok(Some(Filling { number, has_redo_rows: table.has_redo_rows, rows: *rows, last }))
+    }
+
+    /// Whether a layer has rows of [`Table::redo`].
+    pub(crate) fn has_redo_rows(&self, layer: &Layer) -> bool {
+        let guard = &crossbeam_epoch::pin();
+        let mut tables = self.tables.iter().map(|(table, _)| table).filter(|table| table.has_redo_rows);
+        tables.any(|table| layer.at_or_after(table.number, Bound::Unbounded, Sequence::MAX, guard).is_some())
     }
 
     /// Writes a compact copy into a folder, durably.
@@ -352,6 +371,7 @@ const META_PAGES: u64 = 3;
 /// A table into which rows are put in the order of their keys.
 struct Filling {
     number: u8,
+    has_redo_rows: bool,
     rows: Rows,
     /// The last key of the table. Rows after it are appended: pages are then filled whole instead of split in halves.
     last: Option<Box<[u8]>>,

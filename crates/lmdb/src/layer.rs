@@ -20,7 +20,11 @@ use crate::{
 pub(crate) type Sequence = u64;
 
 /// Everything that was written into one file of the commit log.
-pub(crate) struct Layer(SkipList<Version, Option<Box<[u8]>>>);
+pub(crate) struct Layer {
+    versions: SkipList<Version, Option<Box<[u8]>>>,
+    /// Whether it was read from the commit log on opening.
+    pub(crate) is_of_commit_log: bool,
+}
 
 /// One version of a row: the newest version of a key comes first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -80,19 +84,25 @@ impl<'l> LayerRow<'l> {
 impl Layer {
     /// An empty layer.
     pub(crate) fn new() -> Self {
-        Self(SkipList::new(crossbeam_epoch::default_collector().clone()))
+        let versions = SkipList::new(crossbeam_epoch::default_collector().clone());
+        Self { versions, is_of_commit_log: false }
+    }
+
+    /// An empty layer for what is read from the commit log on opening.
+    pub(crate) fn of_commit_log() -> Self {
+        Self { is_of_commit_log: true, ..Self::new() }
     }
 
     /// The number of row versions.
     pub(crate) fn rows(&self) -> usize {
-        self.0.len()
+        self.versions.len()
     }
 
     /// Adds the rows of a batch, encoded as in its frame. The last of several rows with one key wins.
     pub(crate) fn add(&self, sequence: Sequence, mut rows: &[u8]) {
         let guard = &crossbeam_epoch::pin();
         while let Some(Some(FrameRow { table, key, value })) = frame::take_row(&mut rows) {
-            let row = self.0.insert(Version::new(table, key, sequence), value.map(Box::from), guard);
+            let row = self.versions.insert(Version::new(table, key, sequence), value.map(Box::from), guard);
             row.release(guard);
         }
     }
@@ -153,7 +163,7 @@ impl Layer {
             Unbounded => Version { table: u16::from(table) + 1, ..Version::before_all(table, &[]) },
         };
         loop {
-            let oldest = LayerRow::of(self.0.upper_bound(Excluded(&end), guard)?);
+            let oldest = LayerRow::of(self.versions.upper_bound(Excluded(&end), guard)?);
             if oldest.table != table {
                 return None;
             }
@@ -167,7 +177,7 @@ impl Layer {
     /// The newest version of each row, in order.
     pub(crate) fn newest<'l>(&'l self, guard: &'l Guard) -> impl Iterator<Item = LayerRow<'l>> {
         let mut last: Option<LayerRow<'l>> = None;
-        self.0.iter(guard).map(LayerRow::of).filter(move |row| {
+        self.versions.iter(guard).map(LayerRow::of).filter(move |row| {
             let is_older = last.as_ref().is_some_and(|last| last.has_key(row.table, row.key));
             if !is_older {
                 last = Some(row.clone());
@@ -177,7 +187,7 @@ impl Layer {
     }
 
     fn first_from<'l>(&'l self, version: &Version, guard: &'l Guard) -> Option<LayerRow<'l>> {
-        self.0.lower_bound(Included(version), guard).map(LayerRow::of)
+        self.versions.lower_bound(Included(version), guard).map(LayerRow::of)
     }
 
     /// The first version up to a batch from that of a row on, which is the newest one of its key or is itself up to it.

@@ -8,6 +8,8 @@
 //! and one sync for a group. Rows that are only there are kept in memory too, where views find them; when a log file is
 //! full its rows go into LMDB in one transaction. Without a commit log each group is an LMDB transaction of its own.
 //!
+//! A *redo row* repeats a write to something else that need not be durable yet, so that one sync serves both: see [`Table::redo`].
+//!
 //! ```
 //! # fn example(folder: &std::path::Path) -> Result<(), restante_lmdb::Error> {
 //! use restante_lmdb::{Error, Options, Store, Table};
@@ -45,7 +47,7 @@ mod tests;
 pub use metrics::Metrics;
 pub use pages::check_pages;
 pub use restante_core::Error;
-pub use store::{Batch, Options, Stats, Store, TableStats};
+pub use store::{Batch, Options, Stats, Store, SyncOthers, TableStats};
 pub use view::{Direction, KeyValue, Range, View};
 
 /// A table of a store: rows of a key and a value, in the bytewise order of their keys.
@@ -55,12 +57,23 @@ pub use view::{Direction, KeyValue, Range, View};
 pub struct Table {
     number: u8,
     name: &'static str,
+    has_redo_rows: bool,
 }
 
 impl Table {
     /// A table. Its number stands in the commit log, its name in LMDB: neither may change or be used twice in a store.
     pub const fn new(number: u8, name: &'static str) -> Self {
-        Self { number, name }
+        Self { number, name, has_redo_rows: false }
+    }
+
+    /// A table of *redo rows*: each says how to repeat a write to something else, which was made before the row was put and is not durable
+    /// yet. The rest of the batch may rely on that write.
+    ///
+    /// The rows of a file of the commit log are dropped instead of going into LMDB once [`Options::sync_others`] has made those writes
+    /// durable; reads don't find them from then on. Where it has failed, and after a crash, they go into LMDB like all others: who opens
+    /// the store repeats the writes, and deletes the rows.
+    pub const fn redo(number: u8, name: &'static str) -> Self {
+        Self { number, name, has_redo_rows: true }
     }
 
     /// Its name.

@@ -16,9 +16,9 @@ use tracing::{info, warn};
 
 use crate::{
     Error, Metrics, View,
-    env::{Environment, Progress},
+    env::{Environment, Progress, RedoRows},
     layer::{Layer, Sequence},
-    store::BroughtIn,
+    store::{BroughtIn, SyncOthers},
     view::Layers,
 };
 
@@ -28,6 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Shared {
     pub(crate) environment: Environment,
     pub(crate) metrics: Metrics,
+    sync_others: Option<SyncOthers>,
     layers: ArcSwap<Layers>,
     /// The last batch that readers may see.
     visible: AtomicU64,
@@ -53,7 +54,13 @@ struct Applying {
 }
 
 impl Shared {
-    pub(crate) fn new(environment: Environment, metrics: Metrics, brought_in: BroughtIn, lock: File) -> Self {
+    pub(crate) fn new(
+        environment: Environment,
+        metrics: Metrics,
+        sync_others: Option<SyncOthers>,
+        brought_in: BroughtIn,
+        lock: File,
+    ) -> Self {
         let BroughtIn { progress, base, put_off } = brought_in;
         let active = Arc::new(Layer::new());
         let (mut frozen, mut applying) = (None, Applying::default());
@@ -65,6 +72,7 @@ impl Shared {
         Self {
             environment,
             metrics,
+            sync_others,
             layers: ArcSwap::from_pointee(Layers { active, frozen, base }),
             visible: AtomicU64::new(progress.applied),
             applying: Mutex::new(applying),
@@ -203,7 +211,7 @@ impl Shared {
     pub(crate) fn apply_now(&self, progress: Progress) -> Result<(), Error> {
         let base = self.layers.load().base;
         let layer = self.push_layer();
-        let applied = self.environment.apply(&layer, progress);
+        let applied = self.environment.apply(&layer, progress, RedoRows::Keep);
         self.drop_frozen(*applied.as_ref().unwrap_or(&base));
         applied.map(drop)
     }
@@ -262,10 +270,27 @@ impl Shared {
 
     fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
         let begun = Instant::now();
-        let base = self.environment.apply(layer, progress)?;
+        let redo = self.sync_others(layer);
+        let base = self.environment.apply(layer, progress, redo)?;
         self.metrics.applies.inc();
         self.metrics.apply_seconds.observe(begun.elapsed().as_secs_f64());
         Ok(base)
+    }
+
+    /// Makes durable what the redo rows of a layer repeat. Those that the commit log had on opening are of another process, whose writes
+    /// may be gone.
+    fn sync_others(&self, layer: &Layer) -> RedoRows {
+        let Some(SyncOthers(sync)) = &self.sync_others else { return RedoRows::Keep };
+        if layer.is_of_commit_log || !self.environment.has_redo_rows(layer) {
+            return RedoRows::Keep;
+        }
+        match sync() {
+            Ok(()) => RedoRows::Drop,
+            Err(error) => {
+                warn!(%error, "what is also in the commit log could not be made durable; it stays in the LMDB store");
+                RedoRows::Keep
+            }
+        }
     }
 
     pub(crate) fn stop_applying(&self) {

@@ -1,6 +1,7 @@
 //! The store: what its users call.
 
 use std::{
+    fmt,
     path::Path,
     sync::{
         Arc,
@@ -20,7 +21,7 @@ use tracing::warn;
 
 use crate::{
     Error, Metrics, Table, View,
-    env::{Environment, Progress},
+    env::{Environment, Progress, RedoRows},
     frame,
     group::{Answer, Syncer},
     key::KEY_BYTES_MAX,
@@ -42,6 +43,8 @@ pub struct Options {
     /// The largest size of LMDB's file, or twice its size at the opening if that is more. The file is mapped with this size: that
     /// takes address space, neither memory nor disk.
     pub map_bytes: u64,
+    /// Makes durable what redo rows repeat (see [`Table::redo`]); `None` lets them go into LMDB.
+    pub sync_others: Option<SyncOthers>,
     /// What is counted.
     pub metrics: Metrics,
 }
@@ -49,7 +52,17 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let map_bytes = if cfg!(target_pointer_width = "64") { 1 << 40 } else { 512 << 20 };
-        Self { log_bytes: 8 << 20, map_bytes, metrics: Metrics::default() }
+        Self { log_bytes: 8 << 20, map_bytes, sync_others: None, metrics: Metrics::default() }
+    }
+}
+
+/// Makes all writes durable that redo rows repeat. It is called on a thread of the store, which it may block, and must not use the store.
+#[derive(Clone)]
+pub struct SyncOthers(pub Arc<dyn Fn() -> Result<(), Error> + Send + Sync>);
+
+impl fmt::Debug for SyncOthers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SyncOthers")
     }
 }
 
@@ -130,7 +143,7 @@ impl Store {
         }
         let at_first = log.bytes();
         let log = (options.log_bytes > 0).then_some(log);
-        let shared = Shared::new(environment, options.metrics, brought_in, lock);
+        let shared = Shared::new(environment, options.metrics, options.sync_others, brought_in, lock);
         let shared = Arc::new(shared);
         let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
         shared.note_log_bytes(at_first);
@@ -310,16 +323,19 @@ fn job<T: Send + 'static>(
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
         let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
-        let hooks = std::mem::take(&mut batch.hooks);
+        let [before, after] = [&mut batch.hooks, &mut batch.hooks_after_answer].map(std::mem::take);
         let answer: Answer = Box::new(move |written: Result<(), Error>| {
-            if done.is_ok() && written.is_ok() {
-                hooks.into_iter().for_each(|hook| hook());
-            }
+            let is_durable = done.is_ok() && written.is_ok();
+            let call = |hooks: Vec<Box<dyn FnOnce() + Send>>| {
+                hooks.into_iter().filter(|_| is_durable).for_each(|hook| hook());
+            };
+            call(before);
             let result = match written {
                 Ok(()) => done,
                 Err(error) => done.and(Err(error)),
             };
             let _ = sender.send(result); // the caller may be gone
+            call(after);
         });
         (keep, answer)
     };
@@ -359,7 +375,7 @@ pub(crate) struct BroughtIn {
 fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Error> {
     let before = environment.progress()?;
     let recovered = log::recover(disk, before)?;
-    let layer = Layer::new();
+    let layer = Layer::of_commit_log();
     for frame in recovered.frames() {
         let mut rows = frame.rows;
         while let Some(row) = frame::take_row(&mut rows) {
@@ -376,7 +392,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
     }
     let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
     let announced = disk.before("apply").map_err(|error| Error::io("write", "the LMDB store", error));
-    match announced.and_then(|()| environment.apply(&layer, progress)) {
+    match announced.and_then(|()| environment.apply(&layer, progress, RedoRows::Keep)) {
         Ok(base) => Ok(BroughtIn { progress, base, put_off: None }),
         Err(error) if error.kind() == ErrorKind::Full => {
             warn!(%error, "the store is opened on a full disk: reads work, writes are refused until there is space");
@@ -436,6 +452,7 @@ pub struct Batch<'s> {
     view: &'s View<'s>,
     rows: &'s mut Rows,
     hooks: Vec<Box<dyn FnOnce() + Send>>,
+    hooks_after_answer: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 /// The rows of a batch, encoded.
@@ -463,7 +480,7 @@ impl Rows {
 
 impl<'s> Batch<'s> {
     pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
-        Self { view, rows, hooks: Vec::new() }
+        Self { view, rows, hooks: Vec::new(), hooks_after_answer: Vec::new() }
     }
 
     /// What was written before this batch.
@@ -488,5 +505,10 @@ impl<'s> Batch<'s> {
     /// and not use the store.
     pub fn on_durable(&mut self, hook: impl FnOnce() + Send + 'static) {
         self.hooks.push(Box::new(hook));
+    }
+
+    /// The same behind the answer: for what would keep the caller of the write waiting.
+    pub fn on_answered(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.hooks_after_answer.push(Box::new(hook));
     }
 }

@@ -80,7 +80,7 @@ pub use open::{
 pub use postgres_url::PostgresUrl;
 pub use query::{Count, Cursor, Direction, Page, QUERIES_MAX, QUERY_ROWS_MAX, Query};
 pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};
-pub use restante_core::{AccountId, Error, Gate, Kind, RecordId, Revision};
+pub use restante_core::{AccountId, Error, Gate, Kind, RecordId, Revision, UnsyncedBlob, UnsyncedBlobs};
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
 pub use transfer::{
     AccountHead, Copied, KindHead, Moving, RevisionGap, Row, RowKey, TRANSFER_ACCOUNTS_MAX, TRANSFER_BYTES,
@@ -155,18 +155,29 @@ pub trait Records: Send + Sync + 'static {
     /// [`Records::commit`] of records that refer to something which is being made durable: it is made when all gates are open, and not before.
     /// LMDB prepares it meanwhile.
     ///
+    /// The blobs of gates that have one ([`Gate::unsynced`]) are as durable as the commit when it is answered, for which
+    /// [`Records::makes_blobs_durable`] must be true.
+    ///
     /// # Errors
-    /// Those of [`Records::commit`], and that of a gate that fails ([`Gate::failure`]): the commit is not made then.
+    /// Those of [`Records::commit`], and that of a gate that fails ([`Gate::failure`]): the commit is not made then. `Invalid` for an
+    /// unsynced blob that the engine can't make durable.
     async fn commit_after(
         &self,
         gates: &[Gate],
         account: AccountId,
         commit: Commit,
     ) -> Result<Committed, Error> {
+        validate::check_synced(gates)?;
         for gate in gates {
             gate.opened().await?;
         }
         self.commit(account, commit).await
+    }
+
+    /// Whether [`Records::commit_after`] makes blobs durable that were put without a sync: the engine `lmdb` with a commit log and
+    /// [`Config::unsynced_blobs`] does, so that one sync is enough for both.
+    fn makes_blobs_durable(&self) -> bool {
+        false
     }
 
     /// The records with these ids, in the order of the ids, each `None` when there is no such record of this kind. All are

@@ -15,6 +15,7 @@ pub struct Metrics {
     pub(crate) commit_seconds: Histogram,
     pub(crate) query_seconds: Histogram,
     pub(crate) changes: Family<ChangeLabel, Counter>,
+    pub(crate) committed_blobs: Counter,
     pub(crate) gets: Counter,
     pub(crate) errors: Family<ErrorLabel, Counter>,
     pub(crate) cleaned_tombstones: Counter,
@@ -108,6 +109,7 @@ impl Default for Metrics {
             commit_seconds: Histogram::new(exponential_buckets(20e-6, 2.0, 18)), // 20 us to 2.6 s
             query_seconds: Histogram::new(exponential_buckets(5e-6, 2.0, 18)),   // 5 us to 0.7 s
             changes: Family::default(),
+            committed_blobs: Counter::default(),
             gets: Counter::default(),
             errors: Family::default(),
             cleaned_tombstones: Counter::default(),
@@ -154,6 +156,11 @@ impl Metrics {
             self.query_seconds.clone(),
         );
         registry.register("changes", "Changes that were committed", self.changes.clone());
+        registry.register(
+            "committed_blobs",
+            "Blobs that a commit has made durable, so that they needed no sync of their own",
+            self.committed_blobs.clone(),
+        );
         registry.register("gets", "Reads of records by their ids", self.gets.clone());
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());
         registry.register(

@@ -17,7 +17,7 @@ use tracing::{Instrument, debug, debug_span, info, warn};
 use crate::{
     AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Erased,
     Error, Feed, FeedRequest, Gate, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey, Records,
-    Referenced, Report, Revision, States, Stats, Touched, Upkeep, Watch,
+    Referenced, Report, Revision, States, Stats, Touched, UnsyncedBlobs, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
 
@@ -138,6 +138,10 @@ impl Records for Observed {
         self.commit_after(&[], account, commit).await
     }
 
+    fn makes_blobs_durable(&self) -> bool {
+        self.inner.records.makes_blobs_durable()
+    }
+
     async fn commit_after(
         &self,
         gates: &[Gate],
@@ -155,6 +159,8 @@ impl Records for Observed {
         self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
         if result.is_ok() {
             self.committed(&counts);
+            let blobs = gates.iter().filter(|gate| gate.unsynced().is_some()).count();
+            self.metrics.committed_blobs.inc_by(blobs as u64);
         }
         self.noted_write(Operation::Commit, result)
     }
@@ -280,6 +286,10 @@ impl Upkeep for Observed {
 
     fn restores(&self) -> u64 {
         self.inner.upkeep.restores()
+    }
+
+    async fn put_blobs_again(&self, blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
+        self.inner.upkeep.put_blobs_again(blobs).await
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 use std::{fmt, fs::File, num::NonZero, path::PathBuf, str::FromStr, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use restante_core::{Clock, Identity, SystemClock, nonzero};
+use restante_core::{Clock, Identity, SystemClock, UnsyncedBlobs, nonzero};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -86,6 +86,9 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// Settings of the `cassandra` engine.
     pub cassandra: CassandraConfig,
+    /// The blobs that the records refer to, where the engine `lmdb` shall make them durable with its commits
+    /// ([`Records::makes_blobs_durable`]). Those that a crash may have taken away are put again on opening.
+    pub unsynced_blobs: Option<Arc<dyn UnsyncedBlobs>>,
     /// Open only what is there: nothing is made.
     pub must_exist: bool,
     /// What a store that is made gets for its [`Upkeep::identity`].
@@ -105,6 +108,7 @@ impl Config {
             lmdb: LmdbConfig::default(),
             postgres: PostgresConfig::default(),
             cassandra: CassandraConfig::default(),
+            unsynced_blobs: None,
             must_exist: false,
             identity: Identity::random(),
             clock: Arc::new(SystemClock),
@@ -122,11 +126,14 @@ pub struct LmdbConfig {
     /// Whether bodies are compressed, with a dictionary that is made of the first of them.
     #[serde(rename = "compress")]
     pub is_compressed: bool,
+    /// Whether commits make blobs durable that were put without a sync ([`Records::makes_blobs_durable`]).
+    #[serde(rename = "blobs_in_log")]
+    pub has_blobs_in_log: bool,
 }
 
 impl Default for LmdbConfig {
     fn default() -> Self {
-        Self { log_bytes: 4 << 20, is_compressed: true }
+        Self { log_bytes: 4 << 20, is_compressed: true, has_blobs_in_log: true }
     }
 }
 

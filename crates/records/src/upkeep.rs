@@ -1,7 +1,7 @@
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Identity, Timestamp};
+use restante_core::{BlobId, Identity, Timestamp, UnsyncedBlobs};
 
 use crate::{AccountId, Error, Kind, Record, RecordId};
 
@@ -86,6 +86,16 @@ pub trait Upkeep: Send + Sync + 'static {
     /// # Errors
     /// `Invalid` when the engine keeps nothing on disk; `Conflict` when the folder is not empty; those of the disk.
     async fn backup(&self, folder: &Path) -> Result<(), Error>;
+
+    /// Puts blobs again of which only these records may have the bytes, because the process ended before they were durable, and returns how
+    /// many. To open them with [`Config::unsynced_blobs`](crate::Config::unsynced_blobs) does the same. What can't be put, on a full disk
+    /// for example, stays in the records.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Corrupt`.
+    async fn put_blobs_again(&self, _blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
+        Ok(0)
+    }
 
     /// Takes no more commits, finishes those that were taken, and lets the engine's resources go. Further commits are
     /// answered `Unavailable`. Closing twice is no error.

@@ -9,9 +9,9 @@ use std::{collections::HashSet, ops::Bound};
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
-    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERIES_MAX, QUERY_ROWS_MAX,
-    Query, RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, TRANSFER_ACCOUNTS_MAX, TRANSFER_ROWS_MAX,
-    Value,
+    GET_RECORDS_MAX, Gate, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERIES_MAX,
+    QUERY_ROWS_MAX, Query, RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, TRANSFER_ACCOUNTS_MAX,
+    TRANSFER_ROWS_MAX, Value,
     entries::{self, EntryKey},
 };
 
@@ -23,6 +23,14 @@ const EXPECT_MAX: usize = 256;
 const BLOB_ID_BYTES: usize = 32;
 /// What a number, or a value that becomes one, counts towards the bytes of a commit.
 const NUMBER_BYTES: usize = 8;
+
+/// Refuses blobs that are not durable, where commits don't make them so.
+pub(crate) fn check_synced(gates: &[Gate]) -> Result<(), Error> {
+    match gates.iter().find_map(Gate::unsynced) {
+        Some(blob) => Err(Error::invalid(format!("blob {} was put without a sync", blob.id))),
+        None => Ok(()),
+    }
+}
 
 /// Refuses a commit that no store could take.
 pub(crate) fn check_commit(schema: &Schema, commit: &Commit) -> Result<(), Error> {

@@ -1,4 +1,6 @@
-use tokio::sync::broadcast;
+use std::{pin::pin, sync::Arc};
+
+use tokio::sync::{Notify, broadcast};
 
 use crate::{AccountId, Position, Revision};
 
@@ -20,7 +22,10 @@ pub struct Announcement {
 pub struct Lagged(pub u64);
 
 /// Tells which accounts have been committed to.
-pub struct Watch(broadcast::Receiver<Announcement>);
+pub struct Watch {
+    announcements: broadcast::Receiver<Announcement>,
+    wake: Arc<Notify>,
+}
 
 impl Watch {
     /// The next announcement; `None` when the store is gone.
@@ -28,11 +33,30 @@ impl Watch {
     /// # Errors
     /// [`Lagged`] when announcements were left out; those after them follow.
     pub async fn next(&mut self) -> Option<Result<Announcement, Lagged>> {
-        match self.0.recv().await {
-            Ok(announcement) => Some(Ok(announcement)),
-            Err(broadcast::error::RecvError::Lagged(count)) => Some(Err(Lagged(count))),
-            Err(broadcast::error::RecvError::Closed) => None,
+        let Self { announcements, wake } = self;
+        loop {
+            if let Some(next) = look(announcements) {
+                return next;
+            }
+            let mut woken = pin!(wake.notified());
+            woken.as_mut().enable(); // before the last look, so that no announcement falls between
+            if let Some(next) = look(announcements) {
+                return next;
+            }
+            woken.await;
         }
+    }
+}
+
+/// The next announcement, if there is one already, or `None` in its place when the store is gone.
+fn look(
+    announcements: &mut broadcast::Receiver<Announcement>,
+) -> Option<Option<Result<Announcement, Lagged>>> {
+    match announcements.try_recv() {
+        Ok(announcement) => Some(Some(Ok(announcement))),
+        Err(broadcast::error::TryRecvError::Lagged(count)) => Some(Some(Err(Lagged(count)))),
+        Err(broadcast::error::TryRecvError::Closed) => Some(None),
+        Err(broadcast::error::TryRecvError::Empty) => None,
     }
 }
 
@@ -100,19 +124,97 @@ impl Default for PeerSender {
 }
 
 /// Sends announcements. Clones share their watchers.
+///
+/// Watchers find an announcement when they look, and those that wait are woken separately: an engine wakes them after it has answered,
+/// so that the one who waits for the answer comes first.
 #[derive(Clone)]
-pub(crate) struct Announcer(broadcast::Sender<Announcement>);
+pub(crate) struct Announcer(Arc<Channel>);
+
+struct Channel {
+    /// `None` while this is dropped.
+    announcements: Option<broadcast::Sender<Announcement>>,
+    wake: Arc<Notify>,
+}
 
 impl Announcer {
     pub(crate) fn new() -> Self {
-        Self(broadcast::Sender::new(WAITING_MAX))
+        let announcements = Some(broadcast::Sender::new(WAITING_MAX));
+        Self(Arc::new(Channel { announcements, wake: Arc::default() }))
     }
 
+    /// Announces a commit, and wakes those who wait for one.
     pub(crate) fn announce(&self, announcement: Announcement) {
-        let _ = self.0.send(announcement); // fails when nobody watches
+        self.send(announcement);
+        self.wake();
+    }
+
+    /// Announces a commit to those who look.
+    pub(crate) fn send(&self, announcement: Announcement) {
+        if let Some(announcements) = &self.0.announcements {
+            let _ = announcements.send(announcement); // fails when nobody watches
+        }
+    }
+
+    /// Wakes those who wait for an announcement.
+    pub(crate) fn wake(&self) {
+        self.0.wake.notify_waiters();
     }
 
     pub(crate) fn watch(&self) -> Watch {
-        Watch(self.0.subscribe())
+        let announcements = match &self.0.announcements {
+            Some(announcements) => announcements.subscribe(),
+            None => broadcast::Sender::new(1).subscribe(),
+        };
+        Watch { announcements, wake: self.0.wake.clone() }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.announcements = None; // first, so that those who are woken find it gone
+        self.wake.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const FIRST: Announcement = Announcement { account: AccountId(1), revision: Revision(1) };
+
+    /// Whether a watch has ended or has something within a moment.
+    async fn next(watch: &mut Watch) -> Option<Option<Result<Announcement, Lagged>>> {
+        timeout(Duration::from_millis(20), watch.next()).await.ok()
+    }
+
+    #[tokio::test]
+    async fn who_looks_finds_what_was_sent_and_who_waits_is_woken() {
+        let announcer = Announcer::new();
+        let mut watch = announcer.watch();
+        assert_eq!(next(&mut watch).await, None);
+        announcer.send(FIRST);
+        assert_eq!(next(&mut watch).await, Some(Some(Ok(FIRST))), "without being woken");
+        let waiting = tokio::spawn(async move { (watch.next().await, watch) });
+        tokio::task::yield_now().await;
+        announcer.announce(FIRST);
+        assert_eq!(waiting.await.unwrap().0, Some(Ok(FIRST)));
+    }
+
+    #[tokio::test]
+    async fn a_watch_ends_when_the_last_announcer_is_gone_also_for_who_waits() {
+        let announcer = Announcer::new();
+        let (mut watch, mut other) = (announcer.watch(), announcer.watch());
+        let waiting = tokio::spawn(async move { watch.next().await });
+        tokio::task::yield_now().await;
+        let clone = announcer.clone();
+        drop(announcer);
+        assert_eq!(next(&mut other).await, None, "a clone announces");
+        drop(clone);
+        assert_eq!(waiting.await.unwrap(), None);
+        assert_eq!(next(&mut other).await, Some(None));
     }
 }

@@ -1,12 +1,18 @@
 //! Stores messages in the mail of accounts.
 
-use std::num::NonZero;
+use std::{
+    num::NonZero,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use restante_blobs::{Put, Source};
-use restante_core::{BlobId, Error, Gate};
+use restante_core::{BlobId, Error, Gate, UnsyncedBlob};
 use restante_mail::{Mail, MailError, StoredMessage};
 use restante_records::RecordId;
 use sha2::{Digest, Sha256};
@@ -16,18 +22,44 @@ use crate::{Delivered, Delivery, DeliveryError, ReceivedMail, Report, SmtpConfig
 /// Messages up to this length are read on the thread that serves the connection: in less than half a millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
+/// The longest message that is put without a sync of its own: its bytes are written twice then.
+const UNSYNCED_BYTES_MAX: usize = 32 << 10;
+
+/// With more messages under way they share the syncs of their blobs, and to write them twice would cost more than it saves.
+const UNSYNCED_AT_ONCE_MAX: usize = 2;
+
 /// Delivers into [`Mail`]: the message is put as one blob for all recipients, read once, and placed in each account by a commit of its
 /// own.
 #[derive(Clone)]
 pub struct MailDelivery {
     mail: Mail,
     deliveries_at_once_max: NonZero<usize>,
+    /// Messages that are being delivered.
+    under_way: Arc<AtomicUsize>,
+}
+
+/// A message that is being delivered, until this is dropped.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl MailDelivery {
     /// Delivery into this mail, with the bounds of the settings.
     pub fn new(mail: Mail, config: &SmtpConfig) -> Self {
-        Self { mail, deliveries_at_once_max: config.deliveries_at_once_max }
+        Self { mail, deliveries_at_once_max: config.deliveries_at_once_max, under_way: Arc::default() }
+    }
+
+    /// Notes a message that is being delivered; returns whether its blob may be put without a sync, which its one commit then saves.
+    fn begin(&self, mail: &ReceivedMail, targets: &[Target]) -> (UnderWay, bool) {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        let is_short = mail.raw.len() <= UNSYNCED_BYTES_MAX && targets.len() == 1;
+        let is_unsynced =
+            is_short && before < UNSYNCED_AT_ONCE_MAX && self.mail.records().makes_blobs_durable();
+        (UnderWay(self.under_way.clone()), is_unsynced)
     }
 
     async fn deliver_to(
@@ -64,15 +96,27 @@ impl MailDelivery {
     }
 
     /// Delivers a short message: what of it is stored is made, and its commits are prepared, while its blob is put.
-    async fn deliver_short(&self, mail: &ReceivedMail, targets: &[Target]) -> Result<Report, Error> {
+    async fn deliver_short(
+        &self,
+        mail: &ReceivedMail,
+        targets: &[Target],
+        is_unsynced: bool,
+    ) -> Result<Report, Error> {
         let id = BlobId(Sha256::digest(&mail.raw).into());
         let mut bytes = mail.raw.clone();
-        let (keeper, blob) = Gate::new();
+        let (keeper, blob) = match is_unsynced {
+            true => Gate::of_unsynced(UnsyncedBlob { id, bytes: bytes.clone() }),
+            false => Gate::new(),
+        };
         let done = |put: Result<Put, Error>| match put {
             Ok(_) => keeper.open(),
             Err(error) => keeper.fail(error),
         };
-        let put = self.mail.blobs().put_then(&mut bytes as &mut dyn Source, Box::new(done));
+        let (blobs, source, done) = (self.mail.blobs(), &mut bytes as &mut dyn Source, Box::new(done));
+        let put = match is_unsynced {
+            true => blobs.put_unsynced(source, done),
+            false => blobs.put_then(source, done),
+        };
         let deliver = async {
             let Read { stored, message_id } = Read::of(&mail.raw);
             let stored = StoredMessage { blob: id, ..stored };
@@ -103,9 +147,10 @@ impl Delivery for MailDelivery {
     }
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
-        // The blob comes before the commits: a record never refers to bytes that a power cut takes away.
+        // The blob comes before the commits, or its bytes with the only one: a record never refers to bytes that a power cut takes away.
+        let (_under_way, is_unsynced) = self.begin(&mail, targets);
         let report = match mail.raw.len() <= INLINE_BYTES_MAX {
-            true => self.deliver_short(&mail, targets).await,
+            true => self.deliver_short(&mail, targets, is_unsynced).await,
             false => self.deliver_long(&mail, targets).await,
         };
         report.unwrap_or_else(|error| failed(&error, targets))

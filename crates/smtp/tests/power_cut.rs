@@ -99,12 +99,13 @@ impl Server {
         let mut records = restante_records::Config::new(url, Schema::new(restante_mail::kinds()).unwrap());
         records.lmdb.log_bytes = 32 << 10;
         records.clock = clock.clone();
-        let records = restante_records::open(records).await.unwrap();
         let url = restante_blobs::EngineUrl::Files(folder.join("blobs"));
         let mut blobs = restante_blobs::Config::new(url);
         blobs.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(8_000) };
         blobs.clock = clock.clone();
         let blobs = restante_blobs::open(blobs).await.unwrap();
+        records.unsynced_blobs = Some(restante_blobs::unsynced(blobs.blobs.clone()));
+        let records = restante_records::open(records).await.unwrap();
         let (config, metrics) = (MailConfig::default(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs.blobs.clone(), clock.clone(), config, metrics);
         let smtp = SmtpConfig { hostname: "mail.example.org".to_owned(), ..SmtpConfig::default() };

@@ -165,8 +165,8 @@ mod tests {
         let usual = LmdbConfig::default();
         assert_eq!(RecordsEngine::Lmdb.settings(), usual);
         let without = RecordsEngine::LmdbWithoutLog.settings();
-        assert_eq!(without, LmdbConfig { log_bytes: 0, is_compressed: usual.is_compressed });
+        assert_eq!(without, LmdbConfig { log_bytes: 0, ..usual });
         let plain = RecordsEngine::LmdbUncompressed.settings();
-        assert_eq!(plain, LmdbConfig { log_bytes: usual.log_bytes, is_compressed: false });
+        assert_eq!(plain, LmdbConfig { is_compressed: false, ..usual });
     }
 }

@@ -1,4 +1,4 @@
-//! Appending to packs: one sequential write and one sync for a group of records.
+//! Appending to packs: one sequential write for a group of records, and one sync, which may come later.
 //!
 //! A write that makes a file longer costs a commit of the file system's journal besides. So behind a small group zeros are written,
 //! and the next small groups are written over them.
@@ -31,10 +31,12 @@ pub(super) struct Record<'a> {
 struct Current {
     number: u64,
     file: Box<dyn DiskFile>,
-    /// The length up to the last sync.
+    /// The length of all records.
     len: u64,
-    /// The length of the file: zeros follow what was synced.
+    /// The length of the file: zeros follow the records.
     file_len: u64,
+    /// Whether the last sync was before the last record.
+    is_unsynced: bool,
 }
 
 impl Current {
@@ -83,12 +85,12 @@ impl Appender {
         if let Some((number, len)) = last {
             let name = pack_name(number);
             let file = appender.shared.disk.open(&name).map_err(|error| Error::io("open", &name, error))?;
-            appender.current = Some(Current { number, file, len, file_len: len });
+            appender.current = Some(Current { number, file, len, file_len: len, is_unsynced: false });
         }
         Ok(appender)
     }
 
-    /// Makes records durable, and returns where they are. After an error none of them is stored.
+    /// Writes records, and returns where they are. They are durable after [`Appender::sync`]. After an error none of them is stored.
     pub(super) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = Record<'a>>,
@@ -109,7 +111,23 @@ impl Appender {
         Ok(entries)
     }
 
-    /// Begins a new pack with the next record.
+    /// Makes all records durable.
+    pub(super) fn sync(&mut self) -> Result<(), Error> {
+        let Some(current) = self.current.as_mut().filter(|current| current.is_unsynced) else {
+            return self.shared.check_unbroken(); // a sync that failed left records that are not durable
+        };
+        let start = Instant::now();
+        if let Err(error) = current.file.sync() {
+            let name = pack_name(current.number);
+            self.current = None;
+            return Err(self.shared.sync_failed("sync", &name, error));
+        }
+        current.is_unsynced = false;
+        self.shared.metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Begins a new pack with the next record. All records must be durable.
     pub(super) fn leave(&mut self, number: u64) {
         self.current.take_if(|current| current.number == number);
     }
@@ -120,6 +138,7 @@ impl Appender {
         let len = current.len + self.buffer.len() as u64;
         if len > PACK_HEADER_BYTES && len + bytes > self.shared.settings.pack_bytes.get() {
             self.write_out()?;
+            self.sync()?;
             self.close();
         }
         Ok(())
@@ -155,10 +174,10 @@ impl Appender {
         let synced = file.sync().and_then(|()| self.shared.disk.sync_folder(PACKS));
         synced.map_err(|error| self.shared.sync_failed("sync", &name, error))?;
         self.grow(number, PACK_HEADER_BYTES);
-        Ok(Current { number, file, len: PACK_HEADER_BYTES, file_len: PACK_HEADER_BYTES })
+        Ok(Current { number, file, len: PACK_HEADER_BYTES, file_len: PACK_HEADER_BYTES, is_unsynced: false })
     }
 
-    /// Writes and syncs the buffered records of the current pack.
+    /// Writes the buffered records to the current pack.
     fn write_out(&mut self) -> Result<(), Error> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -176,10 +195,8 @@ impl Appender {
             self.current = is_cut.then_some(current);
             return Err(Error::io("write", &name, error));
         }
-        let start = Instant::now();
-        current.file.sync().map_err(|error| self.shared.sync_failed("sync", &name, error))?;
-        self.shared.metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
         current.len += records as u64;
+        current.is_unsynced = true;
         self.grow(current.number, current.len);
         self.current = Some(current);
         self.buffer = buffer;

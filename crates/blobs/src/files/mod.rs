@@ -32,7 +32,7 @@ use tracing::{error, warn};
 use self::{
     append::Appender,
     index::Index,
-    queue::Queue,
+    queue::{Answered, Queue},
     receive::Received,
     rewrite::Rewrites,
     schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
@@ -74,6 +74,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
         appender,
         rewrites: Rewrites::default(),
         changed,
+        has_unsynced: false,
         latest: Timestamp::default(),
     };
     let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
@@ -166,7 +167,16 @@ impl Blobs for FilesEngine {
 
     async fn put_then(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
         let received = self.receive(source).await?;
-        self.queue.put_then(received, done).await
+        self.queue.put_then(received, Answered::WhenDurable, done).await
+    }
+
+    async fn put_unsynced(&self, source: &mut dyn Source, done: PutHook) -> Result<(), Error> {
+        let received = self.receive(source).await?;
+        self.queue.put_then(received, Answered::WhenWritten, done).await
+    }
+
+    async fn sync(&self) -> Result<(), Error> {
+        self.queue.sync().await
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {

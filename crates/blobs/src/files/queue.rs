@@ -19,7 +19,16 @@ const BYTES_WAITING_MAX: usize = 64 << 20;
 /// A put, and its waiter.
 pub(super) struct PendingPut {
     pub(super) received: Received,
+    pub(super) answered: Answered,
     pub(super) waiter: Waiter,
+}
+
+/// When a put is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    WhenDurable,
+    /// A short blob, when it can be read.
+    WhenWritten,
 }
 
 pub(super) struct Waiter {
@@ -53,6 +62,8 @@ pub(super) enum Job {
         /// Returned when it is done.
         _permit: OwnedSemaphorePermit,
     },
+    /// Makes durable what was appended.
+    Sync(oneshot::Sender<Result<(), Error>>),
     /// Writes all acknowledged changes to the index.
     FlushIndex(oneshot::Sender<Result<(), Error>>),
     /// The same, and ends the writer.
@@ -86,19 +97,24 @@ impl Queue {
     pub(super) async fn put(&self, received: Received) -> Result<Put, Error> {
         let (answer, answered) = oneshot::channel();
         let done = move |put| drop(answer.send(put)); // the caller may be gone
-        self.put_then(received, Box::new(done)).await?;
+        self.put_then(received, Answered::WhenDurable, Box::new(done)).await?;
         answered.await.map_err(|_| closed())?
     }
 
     /// Queues a put, and calls `done` when it has ended.
-    pub(super) async fn put_then(&self, received: Received, done: PutHook) -> Result<(), Error> {
+    pub(super) async fn put_then(
+        &self,
+        received: Received,
+        answered: Answered,
+        done: PutHook,
+    ) -> Result<(), Error> {
         let bytes = match &received.content {
             Content::Packed { bytes, .. } => bytes.len().min(BYTES_WAITING_MAX),
             Content::File { .. } => 0,
         };
         let permit = take(&self.bytes, bytes as u32).await?;
         let waiter = Waiter { done, _permit: permit };
-        self.jobs.send(Job::Put(PendingPut { received, waiter })).await.map_err(|_| closed())
+        self.jobs.send(Job::Put(PendingPut { received, answered, waiter })).await.map_err(|_| closed())
     }
 
     pub(super) async fn touch(&self, ids: Vec<BlobId>) -> Result<Vec<bool>, Error> {
@@ -109,6 +125,10 @@ impl Queue {
     pub(super) async fn remove(&self, ids: Vec<BlobId>, put_before: Timestamp) -> Result<u64, Error> {
         let permit = self.maintenance_permit().await?;
         self.ask(|answer| Job::Remove { ids, put_before, permit, answer }).await
+    }
+
+    pub(super) async fn sync(&self) -> Result<(), Error> {
+        self.ask(Job::Sync).await
     }
 
     pub(super) async fn flush_index(&self) -> Result<(), Error> {

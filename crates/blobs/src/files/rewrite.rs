@@ -55,7 +55,7 @@ impl Rewrites {
         permit: MaintenancePermit,
         answer: oneshot::Sender<Result<u64, Error>>,
     ) {
-        let removed = match removed {
+        let removed = match removed.and_then(|removed| appender.sync().map(|()| removed)) {
             Ok(removed) => removed,
             Err(error) => return drop(answer.send(Err(error))),
         };
@@ -191,6 +191,7 @@ impl Writer {
         let records =
             records.map(|blob| Record { id: blob.id, bytes: &blob.bytes, put_at: blob.entry.put_at });
         let entries = self.appender.append(records)?;
+        self.appender.sync()?;
         let mut moves = Vec::new();
         for (blob, entry) in moved.iter().zip(entries) {
             self.shared.metrics.rewritten_bytes.inc_by(entry.bytes);

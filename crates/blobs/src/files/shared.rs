@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) disk: Arc<dyn Disk>,
     /// `None` once the store is closed.
     pub(super) index: RwLock<Option<Index>>,
-    /// Blobs whose records are durable but not indexed yet, and touched blobs: changed only by the writer, and looked up before the
+    /// Blobs whose records are written but not indexed yet, and touched blobs: changed only by the writer, and looked up before the
     /// index.
     pub(super) pending: RwLock<HashMap<BlobId, Entry>>,
     pub(super) ledger: Mutex<Ledger>,

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{
     append::{Appender, Record},
     index::{Entry, Location, Row},
-    queue::{Job, PendingPut, Waiter},
+    queue::{Answered, Job, PendingPut, Waiter},
     receive::{Content, Incoming, Received},
     rewrite::Rewrites,
     schema::{FILES, file_name},
@@ -34,6 +34,8 @@ pub(super) struct Writer {
     pub(super) rewrites: Rewrites,
     /// Packs whose rows are outdated.
     pub(super) changed: BTreeSet<u64>,
+    /// Whether there are blobs that may not be durable yet.
+    pub(super) has_unsynced: bool,
     /// The latest time seen. When the clock is set back, a put must not look older than a sweep that began before.
     pub(super) latest: Timestamp,
 }
@@ -157,6 +159,10 @@ impl Writer {
                 let _ = answer.send(self.touch(&ids));
                 None
             }
+            Job::Sync(answer) => {
+                let _ = answer.send(self.sync());
+                None
+            }
             Job::FlushIndex(answer) => {
                 self.now(); // notes the time: a sweep lists before it removes
                 let _ = answer.send(self.flush_index(&[], vec![]));
@@ -178,8 +184,12 @@ impl Writer {
         }
         self.shared.metrics.commit_blobs.observe(puts.len() as f64);
         let now = self.now();
+        let are_synced = puts.iter().any(|put| put.answered == Answered::WhenDurable);
         let mut works = self.gather(puts);
-        self.append_new(&mut works, now);
+        self.append_new(&mut works, are_synced, now);
+        if are_synced {
+            self.sync_known(&mut works);
+        }
         self.place_files(&mut works, now);
         touch_known(&mut works, now);
         self.settle_works(&mut works);
@@ -191,6 +201,7 @@ impl Writer {
     /// Makes blobs count as put now: in memory at once, which a removal looks up, and in the index with the next rows.
     fn touch(&mut self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
         self.is_ready()?;
+        self.sync()?; // one of them may not be durable yet
         let now = self.now();
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
@@ -220,7 +231,7 @@ impl Writer {
     fn gather(&self, puts: Vec<PendingPut>) -> Vec<Work> {
         let mut works: Vec<Work> = Vec::with_capacity(puts.len());
         let mut by_id: HashMap<BlobId, usize> = HashMap::new();
-        for PendingPut { received: Received { id, bytes, content }, waiter } in puts {
+        for PendingPut { received: Received { id, bytes, content }, waiter, .. } in puts {
             if let Some(work) = by_id.get(&id).and_then(|n| works.get_mut(*n)) {
                 work.waiters.push(waiter);
                 continue;
@@ -235,18 +246,23 @@ impl Writer {
         works
     }
 
-    /// Appends the new short blobs. From then on they exist.
-    fn append_new(&mut self, works: &mut [Work], now: Timestamp) {
+    /// Appends the new short blobs, and makes them durable if a put of the group waits for that. From then on they exist.
+    fn append_new(&mut self, works: &mut [Work], are_synced: bool, now: Timestamp) {
         let mut appended: Vec<&mut Work> =
             works.iter_mut().filter(|work| work.error.is_none() && work.is_appended()).collect();
         let records = appended.iter().filter_map(|work| match &work.content {
             Content::Packed { bytes, .. } => Some(Record { id: work.id, bytes, put_at: work.put_at(now) }),
             Content::File { .. } => None,
         });
-        let entries = match self.appender.append(records) {
+        let written = self.appender.append(records);
+        let entries = match written.and_then(|entries| match are_synced {
+            true => self.appender.sync().map(|()| entries),
+            false => Ok(entries),
+        }) {
             Ok(entries) => entries,
             Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.duplicate())),
         };
+        self.has_unsynced = !are_synced && (self.has_unsynced || !entries.is_empty());
         for (work, entry) in appended.into_iter().zip(entries) {
             self.note_pack(&entry);
             work.entry = Some(entry);
@@ -255,6 +271,23 @@ impl Writer {
                 self.shared.pending.write().insert(work.id, entry);
             }
         }
+    }
+
+    /// Makes blobs durable that existed before this group, and may have been put without a sync.
+    fn sync_known(&mut self, works: &mut [Work]) {
+        if let Err(error) = self.sync() {
+            let sound = works.iter_mut().filter(|work| work.error.is_none());
+            sound.for_each(|work| work.error = Some(error.duplicate()));
+        }
+    }
+
+    /// Makes all blobs durable.
+    fn sync(&mut self) -> Result<(), Error> {
+        if self.has_unsynced {
+            self.appender.sync()?;
+            self.has_unsynced = false;
+        }
+        Ok(())
     }
 
     /// Renames the received files to their final names.
@@ -343,8 +376,9 @@ impl Writer {
         }
     }
 
-    /// Writes waiting rows and some changes to the index: all or nothing.
+    /// Writes waiting rows and some changes to the index, all or nothing, once the blobs are durable.
     pub(super) fn flush_index(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
+        self.sync()?;
         let index = self.shared.index()?;
         let mut all: Vec<Row> = Vec::new();
         all.extend(self.shared.pending.read().iter().map(|(id, entry)| Row::Blob(*id, *entry)));

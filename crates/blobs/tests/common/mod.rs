@@ -14,6 +14,7 @@ use restante_blobs::{
 };
 use restante_core::{ManualClock, Timestamp, nonzero};
 use restante_disk::testing::run_or_ignore;
+use tokio::sync::oneshot;
 
 /// An engine under test, in one of its configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +175,13 @@ pub fn bytes(n: u32, len: usize) -> Bytes {
 
 pub async fn put(blobs: &dyn Blobs, bytes: &Bytes) -> Put {
     blobs.put(&mut bytes.clone()).await.unwrap()
+}
+
+/// Puts without a sync, and waits until the blob can be read.
+pub async fn put_unsynced(blobs: &dyn Blobs, bytes: &Bytes) -> Put {
+    let (ended, put) = oneshot::channel();
+    blobs.put_unsynced(&mut bytes.clone(), Box::new(|put| drop(ended.send(put)))).await.unwrap();
+    put.await.unwrap().unwrap()
 }
 
 /// Reads a range, and checks that each chunk is as long as possible.

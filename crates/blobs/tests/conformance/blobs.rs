@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Subject,
-    common::{Chunks, at, bytes, list, put, read, read_all},
+    common::{Chunks, at, bytes, list, put, put_unsynced, read, read_all},
 };
 
 crate::promises! {
@@ -20,6 +20,7 @@ crate::promises! {
         puts_at_the_same_time_keep_apart,
         a_hook_is_called_when_its_blob_is_durable,
         a_hook_is_dropped_when_its_source_fails,
+        a_blob_that_is_put_unsynced_can_be_read,
         a_source_that_fails_leaves_nothing,
         a_put_that_is_given_up_leaves_nothing,
         a_long_blob_goes_through_chunk_by_chunk,
@@ -39,12 +40,16 @@ crate::promises! {
     durable: [
         what_was_put_is_there_after_reopening,
         what_was_put_is_there_after_a_store_that_was_not_closed,
+        what_was_put_unsynced_is_there_after_a_sync_and_reopening,
     ],
     files: [
         only_one_process_may_have_the_store_open,
         settings_beyond_what_the_engine_can_are_refused,
     ],
 }
+
+/// Some of each way to store a blob.
+const UNSYNCED_LENGTHS: [usize; 4] = [0, 10, 2_000, 400_000];
 
 /// Lengths around the limits of packs and of parts of files.
 const LENGTHS: [usize; 12] = [
@@ -224,6 +229,36 @@ async fn a_hook_is_called_when_its_blob_is_durable(subject: Subject) {
             assert_eq!(put.await.unwrap().unwrap(), Put { id, bytes: len as u64, is_new });
             assert_eq!(opened.blobs.size(id).await.unwrap(), Some(len as u64));
         }
+    }
+}
+
+async fn a_blob_that_is_put_unsynced_can_be_read(subject: Subject) {
+    let opened = subject.open().await;
+    for (n, len) in UNSYNCED_LENGTHS.into_iter().enumerate() {
+        let blob = bytes(n as u32, len);
+        for is_new in [true, false] {
+            let put = put_unsynced(&*opened.blobs, &blob).await;
+            assert_eq!((put.bytes, put.is_new), (len as u64, is_new));
+            assert_eq!(read_all(&*opened.blobs, put.id).await.unwrap(), blob);
+        }
+    }
+    opened.blobs.sync().await.unwrap();
+    assert_eq!(opened.upkeep.stats().await.unwrap().blobs, UNSYNCED_LENGTHS.len() as u64);
+    assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings.is_empty());
+}
+
+/// Power cuts are a test of their own.
+async fn what_was_put_unsynced_is_there_after_a_sync_and_reopening(subject: Subject) {
+    let opened = subject.open().await;
+    let mut blobs = Vec::new();
+    for (n, len) in UNSYNCED_LENGTHS.into_iter().enumerate() {
+        let blob = bytes(n as u32, len);
+        blobs.push((put_unsynced(&*opened.blobs, &blob).await.id, blob));
+    }
+    opened.blobs.sync().await.unwrap();
+    let opened = subject.reopen(opened).await;
+    for (id, blob) in blobs {
+        assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob);
     }
 }
 

@@ -4,6 +4,7 @@ mod layer;
 mod model;
 mod pages;
 mod readers;
+mod redo;
 mod store;
 
 use std::path::Path;

@@ -6,7 +6,7 @@ use tempfile::tempdir;
 
 use super::FIRST;
 use crate::{
-    env::{Environment, Progress},
+    env::{Environment, Progress, RedoRows},
     layer::Layer,
 };
 
@@ -16,7 +16,7 @@ fn open(folder: &Path) -> Environment {
 
 /// Commits a transaction, and answers its number.
 fn commit(environment: &Environment) -> usize {
-    environment.apply(&Layer::new(), Progress::default()).unwrap()
+    environment.apply(&Layer::new(), Progress::default(), RedoRows::Keep).unwrap()
 }
 
 #[test]

@@ -12,16 +12,16 @@ use restante_lmdb::{
 
 use crate::{
     AccountId, Announcement, Body, Change, Commit, Committed, Error, Gate, IndexSchema, Kind, KindSchema,
-    Position, Properties, Property, RecordId, Revision, Touched, entries,
-    validate::{check_commit, check_state, is_erasing, no_such_record},
+    Position, Properties, Property, RecordId, Revision, Touched, UnsyncedBlob, entries,
+    validate::{check_commit, check_state, check_synced, is_erasing, no_such_record},
 };
 
 use super::{
     Engine, Ledger, blocking,
     schema::{
-        ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow, TombstoneRow,
-        account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, kind_prefix,
-        live_key, second, skip_value, state_key, tombstone_key,
+        ACCOUNT, AccountRow, BLOB, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow,
+        TombstoneRow, account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key,
+        kind_prefix, live_key, second, skip_value, state_key, tombstone_key,
     },
 };
 
@@ -56,6 +56,9 @@ pub(super) async fn commit_after(
     account: AccountId,
     commit: Commit,
 ) -> Result<Committed, Error> {
+    if !engine.makes_blobs_durable {
+        check_synced(gates)?;
+    }
     let bodies_bytes: usize = commit.changes.iter().filter_map(body_of).map(|body| body.bytes.len()).sum();
     let is_long = bodies_bytes > BODIES_INLINE_BYTES_MAX || commit.changes.len() > CHANGES_INLINE_MAX;
     let plan = if is_long {
@@ -78,11 +81,15 @@ fn body_of(change: &Change) -> Option<&Body> {
 async fn write(engine: &Arc<Engine>, gates: &[Gate], plan: Plan) -> Result<Committed, Error> {
     let creates = plan.creates;
     let (account, ledger, announcer) = (plan.account, engine.ledger.clone(), engine.announcer.clone());
+    let unsynced: Vec<UnsyncedBlob> = gates.iter().filter_map(Gate::unsynced).cloned().collect();
     let work = move |batch: &mut Batch<'_>| {
         let made = plan.carry_out(batch, &ledger)?;
+        unsynced.iter().for_each(|blob| batch.put(BLOB, &blob.id.0, &blob.bytes));
         if made.position.is_some() {
             let announcement = Announcement { account, revision: made.revision };
-            batch.on_durable(move || announcer.announce(announcement));
+            let waking = announcer.clone();
+            batch.on_durable(move || announcer.send(announcement));
+            batch.on_answered(move || waking.wake());
         }
         Ok(made)
     };

@@ -24,6 +24,7 @@ mod stats;
 mod testing;
 mod training;
 mod transfer;
+mod unsynced;
 mod walk;
 
 use std::{
@@ -37,14 +38,14 @@ use std::{
 
 use async_trait::async_trait;
 use restante_core::{Clock, Identity, Timestamp};
-use restante_lmdb::{Direction, Options, Store};
+use restante_lmdb::{Direction, Options, Store, SyncOthers};
 use tokio::task::{spawn_blocking, yield_now};
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
     Error, Feed, FeedRequest, Gate, Get, Moving, Opened, Page, Position, Query, Record, RecordKey, Records,
-    Referenced, Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, open::Purpose,
-    transfer::incomplete, validate, watch::Announcer,
+    Referenced, Report, Revision, Schema, States, Stats, Touched, UnsyncedBlobs, Upkeep, Watch,
+    open::Purpose, transfer::incomplete, validate, watch::Announcer,
 };
 
 use self::{
@@ -78,9 +79,14 @@ pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Res
     let folder = folder.to_owned();
     let engine = blocking(move || {
         let engine = Engine::open(&folder, &config)?;
-        if purpose == Purpose::Serve && engine.is_incomplete()? {
+        let checked = match purpose {
+            Purpose::Serve if engine.is_incomplete()? => Err(incomplete()),
+            Purpose::Serve => Ok(()),
+            Purpose::Move => unsynced::check_none(&engine.store),
+        };
+        if let Err(error) = checked {
             engine.bodies.close();
-            return Err(incomplete());
+            return Err(error);
         }
         Ok(engine)
     });
@@ -104,6 +110,8 @@ pub(super) struct Engine {
     ledger: Arc<Ledger>,
     announcer: Announcer,
     identity: Identity,
+    /// Whether commits make blobs durable that were put without a sync.
+    makes_blobs_durable: bool,
 }
 
 /// What the thread that writes needs to know besides the tables.
@@ -139,9 +147,15 @@ impl Engine {
     fn open(folder: &Path, config: &Config) -> Result<Self, Error> {
         let metrics = config.metrics.lmdb.clone();
         let origin = Origin::of(folder)?;
-        let options = Options { log_bytes: config.lmdb.log_bytes, metrics, ..Options::default() };
+        let blobs = config.unsynced_blobs.as_ref();
+        let sync_others = blobs.cloned().map(|blobs| SyncOthers(Arc::new(move || blobs.sync())));
+        let options =
+            Options { log_bytes: config.lmdb.log_bytes, sync_others, metrics, ..Options::default() };
         let store = Store::open(folder, &schema::TABLES, options)?;
         check_format(&store)?;
+        if let Some(blobs) = blobs {
+            unsynced::put_again(&store, &**blobs)?;
+        }
         let restores = origin.settle(&store)?;
         let identity = identify(&store, config.identity)?;
         reindex::adapt(&store, &config.schema)?;
@@ -156,7 +170,10 @@ impl Engine {
             last_position: AtomicU64::new(last_position.0),
             restores,
         };
-        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcer: Announcer::new(), identity })
+        let makes_blobs_durable =
+            blobs.is_some() && config.lmdb.log_bytes > 0 && config.lmdb.has_blobs_in_log;
+        let (ledger, announcer) = (Arc::new(ledger), Announcer::new());
+        Ok(Self { store, bodies, ledger, announcer, identity, makes_blobs_durable })
     }
 }
 
@@ -242,6 +259,10 @@ impl Records for Faces {
         commit: Commit,
     ) -> Result<Committed, Error> {
         commit::commit_after(&self.0, gates, account, commit).await
+    }
+
+    fn makes_blobs_durable(&self) -> bool {
+        self.0.makes_blobs_durable
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
@@ -376,6 +397,11 @@ impl Upkeep for Faces {
 
     fn restores(&self) -> u64 {
         self.0.ledger.restores
+    }
+
+    async fn put_blobs_again(&self, blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
+        let engine = self.0.clone();
+        blocking(move || unsynced::put_again(&engine.store, &*blobs)).await
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {

@@ -26,8 +26,11 @@ pub(super) const FOLLOWER: Table = Table::new(7, "follower");
 /// What is true of the whole store.
 pub(super) const META: Table = Table::new(8, "meta");
 
+/// The bytes of blobs that were not durable when a commit referred to them, by their ids.
+pub(super) const BLOB: Table = Table::redo(9, "blob");
+
 /// All tables.
-pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
+pub(super) const TABLES: [Table; 9] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META, BLOB];
 
 /// The version of the layout, in [`META_FORMAT`].
 pub(super) const FORMAT: u64 = 4;

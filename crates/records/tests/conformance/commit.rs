@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use restante_core::{Error, ErrorKind, Timestamp};
+use restante_core::{BlobId, Error, ErrorKind, Timestamp, UnsyncedBlob};
 use restante_records::{
     Body, Change, ChangesSince, Commit, Gate, Opened, Properties, Query, RecordId, Records, Revision, States,
     Value,
@@ -31,6 +31,7 @@ crate::promises! {
         a_commit_is_visible_when_it_is_answered,
         a_commit_is_made_when_all_its_gates_are_open_and_not_before,
         a_commit_is_not_made_when_a_gate_fails,
+        an_unsynced_blob_is_refused_where_commits_do_not_make_it_durable,
         a_precondition_that_holds_lets_a_commit_pass,
         a_precondition_that_fails_is_a_conflict,
         every_precondition_must_hold,
@@ -191,6 +192,17 @@ async fn a_commit_is_not_made_when_a_gate_fails(subject: Subject) {
     });
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(commit(&*records, A, [email(2)]).await.revision, Revision(1));
+}
+
+async fn an_unsynced_blob_is_refused_where_commits_do_not_make_it_durable(subject: Subject) {
+    let records = subject.open().await.records;
+    assert!(!records.makes_blobs_durable());
+    let blob = UnsyncedBlob { id: BlobId([7; 32]), bytes: "words".into() };
+    let (keeper, gate) = Gate::of_unsynced(blob);
+    keeper.open();
+    let refused = records.commit_after(&[gate], A, Commit::of([email(1)])).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(revision(&*records, A).await, Revision(0));
 }
 
 async fn a_precondition_that_holds_lets_a_commit_pass(subject: Subject) {

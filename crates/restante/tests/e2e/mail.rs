@@ -153,6 +153,38 @@ fn what_lmtp_brings_is_read_and_searched_by_jmap_also_after_a_kill() {
     assert_eq!(mail.server.stop().code(), Some(0));
 }
 
+/// Removes what a power cut may take away: the packs of blobs that were not synced.
+fn lose_packs(folder: &Path) {
+    for pack in std::fs::read_dir(folder.join("data/blobs/packs")).unwrap() {
+        std::fs::remove_file(pack.unwrap().path()).unwrap();
+    }
+}
+
+/// One sync makes its record and its bytes durable, which are in the commit log of the records until the blobs are synced.
+#[test]
+fn a_message_that_came_alone_is_there_after_a_power_cut_that_took_its_blob() {
+    // A command that has only the records open loses nothing, and one that has both puts the blob where it belongs.
+    for commands in [&[][..], &["account list", "check"], &["mail check", "blobs sweep"]] {
+        let (_guard, folder) = folder();
+        make_account(&folder);
+        let mail = start(&folder);
+        assert!(mail.deliver(&message("Lunch", "Pancakes?")).starts_with("250 "));
+        mail.server.kill();
+        lose_packs(&folder);
+        for command in commands {
+            said(&folder, &command.split(' ').collect::<Vec<_>>());
+        }
+        let mail = start(&folder);
+        let ids = json!({"resultOf": "0", "name": "Email/query", "path": "/ids"});
+        let get = json!({"#ids": ids, "properties": ["bodyValues"], "fetchTextBodyValues": true});
+        let answer = mail.calls(&[("Email/query", json!({})), ("Email/get", get)]);
+        let texts = answer["list"][0]["bodyValues"].as_object().unwrap_or_else(|| panic!("{answer}"));
+        let texts: Vec<&Value> = texts.values().map(|text| &text["value"]).collect();
+        assert_eq!(texts, [&json!("Pancakes?\n")], "{commands:?}");
+        assert_eq!(mail.server.stop().code(), Some(0));
+    }
+}
+
 /// Several peers deliver until the server is killed. What they did not hear of, and what they did, they deliver again.
 #[test]
 fn sm10_mail_survives_kills_and_is_stored_once_when_it_is_repeated() {

@@ -1,13 +1,22 @@
 //! Disk step n fails, for n = 1, 2, 3, ... until none does.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp, nonzero};
 use restante_disk::{
     Disk,
     testing::{BLOCK_BYTES, FailingDisk, FailurePlan, InjectedFailure},
 };
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use super::{
@@ -178,6 +187,86 @@ fn after_a_failed_sync_nothing_more_is_taken() {
             let opened = open_folder(dir.path());
             assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700));
             put(&opened, &blob(1, len)).await;
+        });
+    }
+}
+
+/// A second sync may succeed without having written anything, so nothing that was not durable before is called durable.
+#[test]
+fn a_failed_sync_of_blobs_that_can_be_read_already_is_not_repeated() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = FailurePlan::none();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
+        put(&opened, &blob(0, 700)).await; // creates a pack
+        let (ended, put) = oneshot::channel();
+        let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
+        opened.blobs.put_unsynced(&mut blob(1, 700), Box::new(done)).await.unwrap();
+        let id = put.await.unwrap().unwrap().id;
+        assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(1, 700));
+        faults.fail_at(1, InjectedFailure::Fails);
+        for _ in 0..2 {
+            assert_eq!(opened.blobs.sync().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        assert!(faults.failed().contains("sync"));
+        assert_eq!(opened.blobs.touch(&[id]).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(opened.blobs.put(&mut blob(1, 700)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            opened.upkeep.close().await.unwrap_err().kind(),
+            ErrorKind::Unavailable,
+            "it is not indexed"
+        );
+        drop(opened);
+        let opened = open_folder(dir.path());
+        assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(1, 700));
+        assert_sound(&opened).await;
+    });
+}
+
+/// What is put or touched must be durable, also when it was put before without a sync.
+#[test]
+fn a_sync_comes_before_an_answer_about_a_blob_that_was_put_without_one() {
+    async fn put_again(opened: Opened) {
+        put(&opened, &blob(1, 700)).await;
+    }
+    async fn put_another(opened: Opened) {
+        put(&opened, &blob(2, 700)).await;
+    }
+    async fn touch(opened: Opened) {
+        let id = BlobId(Sha256::digest(&blob(1, 700)).into());
+        assert_eq!(opened.blobs.touch(&[id]).await.unwrap(), [true]);
+    }
+    async fn list(opened: Opened) {
+        assert_eq!(opened.upkeep.list(None, 10).await.unwrap().len(), 2);
+    }
+    type Step = fn(Opened) -> BoxFuture<'static, ()>;
+    let steps: [Step; 4] = [
+        |opened| Box::pin(put_again(opened)),
+        |opened| Box::pin(put_another(opened)),
+        |opened| Box::pin(touch(opened)),
+        |opened| Box::pin(list(opened)),
+    ];
+    for step in steps {
+        runtime().block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let (faults, syncs) = (FailurePlan::none(), Arc::new(AtomicUsize::new(0)));
+            let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
+            put(&opened, &blob(0, 700)).await; // creates a pack
+            let counted = syncs.clone();
+            faults.plan(move |_, step| {
+                let is_of_pack = step == "sync" && thread::current().name() == Some("blobs");
+                counted.fetch_add(usize::from(is_of_pack), Ordering::Relaxed);
+                None
+            });
+            let (ended, unsynced) = oneshot::channel();
+            let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
+            opened.blobs.put_unsynced(&mut blob(1, 700), Box::new(done)).await.unwrap();
+            unsynced.await.unwrap().unwrap();
+            assert_eq!(syncs.load(Ordering::Relaxed), 0);
+            step(opened.clone()).await;
+            assert_eq!(syncs.load(Ordering::Relaxed), 1);
+            opened.blobs.sync().await.unwrap();
+            assert_eq!(syncs.load(Ordering::Relaxed), 1, "nothing to sync any more");
         });
     }
 }

@@ -171,12 +171,19 @@ impl DoorSpec for MailSpec {
     }
 
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()> {
-        if records::are_there(config)? {
-            held.push(Box::new(records::open(config, Default::default()).await?));
+        let records = match records::are_there(config)? {
+            true => Some(records::open(config, Default::default()).await?),
+            false => None,
+        };
+        let blobs = match blobs::are_there(config)? {
+            true => Some(blobs::open(config, Default::default()).await?),
+            false => None,
+        };
+        if let (Some(records), Some(blobs)) = (&records, &blobs) {
+            records::put_blobs_again(records, blobs).await?;
         }
-        if blobs::are_there(config)? {
-            held.push(Box::new(blobs::open(config, Default::default()).await?));
-        }
+        held.extend(records.map(|records| Box::new(records) as Box<dyn HeldStore>));
+        held.extend(blobs.map(|blobs| Box::new(blobs) as Box<dyn HeldStore>));
         Ok(())
     }
 }
@@ -227,8 +234,8 @@ struct RoleMetrics {
 /// Opens the records and the blobs.
 async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
     let config = &shared.effective.config;
-    let records = records::open(config, metrics.records.clone()).await?;
     let blobs = blobs::open(config, metrics.blobs.clone()).await?;
+    let records = records::open_with_blobs(config, metrics.records.clone(), &blobs).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
     let settled = match tidying::check_records_last(config) {
         Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,

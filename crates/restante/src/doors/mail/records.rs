@@ -1,10 +1,10 @@
 //! Opens the records that the settings name.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use restante_core::{ErrorKind, Identity};
-use restante_records::{EngineUrl, Kind, Metrics, Moving, Opened, Schema};
+use restante_records::{EngineUrl, Kind, Metrics, Moving, Opened, Schema, UnsyncedBlobs};
 
 use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
@@ -26,12 +26,40 @@ pub(crate) fn kind_name(kind: Kind) -> String {
 
 /// Opens the records of the settings, and makes them when they are not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
-    open_with(config, metrics, false).await
+    open_with(config, metrics, false, None).await
 }
 
-async fn open_with(config: &Config, metrics: Metrics, must_exist: bool) -> anyhow::Result<Opened> {
+/// The same for a server, with the blobs that they refer to.
+pub(crate) async fn open_with_blobs(
+    config: &Config,
+    metrics: Metrics,
+    blobs: &restante_blobs::Opened,
+) -> anyhow::Result<Opened> {
+    // Others have no sync that could be saved, or others read them.
+    let are_files = matches!(config.blobs_url(), restante_blobs::EngineUrl::Files(_));
+    let unsynced_blobs = are_files.then(|| restante_blobs::unsynced(blobs.blobs.clone()));
+    let opened = open_with(config, metrics, false, unsynced_blobs).await?;
+    put_blobs_again(&opened, blobs).await?;
+    Ok(opened)
+}
+
+/// Puts blobs again of which only the records may have the bytes since a server has crashed. Who opens both stores does this before
+/// anything is read.
+pub(crate) async fn put_blobs_again(records: &Opened, blobs: &restante_blobs::Opened) -> anyhow::Result<()> {
+    let put = records.upkeep.put_blobs_again(restante_blobs::unsynced(blobs.blobs.clone())).await;
+    put.context("can't put blobs again that only the records have")?;
+    Ok(())
+}
+
+async fn open_with(
+    config: &Config,
+    metrics: Metrics,
+    must_exist: bool,
+    unsynced_blobs: Option<Arc<dyn UnsyncedBlobs>>,
+) -> anyhow::Result<Opened> {
     let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
+        unsynced_blobs,
         must_exist,
         metrics,
         ..engine_config(config, url.clone())?
@@ -105,7 +133,7 @@ pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     if let EngineUrl::Lmdb(folder) = &url {
         check_is_used("records", &url.to_string(), folder)?;
     }
-    open_with(config, Metrics::default(), true).await.map_err(advise)
+    open_with(config, Metrics::default(), true, None).await.map_err(advise)
 }
 
 /// Says how to ask a server that has the records open.

@@ -11,7 +11,7 @@ use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use restante_backup::Removing;
 use restante_core::ErrorKind;
 use restante_operate::RoleCheck;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
 use super::usage;
@@ -217,12 +217,11 @@ impl Stores {
         ]
     }
 
-    /// Lets both finish what they have taken.
+    /// Lets both finish what they have taken. Records may have to make blobs durable for that, so they come first.
     pub(crate) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
-        let (records, blobs) = tokio::join!(
-            timeout(limit, self.records.upkeep.close()),
-            timeout(limit, self.blobs.upkeep.close())
-        );
+        let until = Instant::now() + limit;
+        let records = timeout_at(until, self.records.upkeep.close()).await;
+        let blobs = timeout_at(until, self.blobs.upkeep.close()).await;
         let late = |what: &str| format!("the {what} were not closed within {} s", limit.as_secs_f64());
         let records = records.with_context(|| late("records"))?;
         let blobs = blobs.with_context(|| late("blobs"))?;

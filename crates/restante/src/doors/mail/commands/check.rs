@@ -96,6 +96,7 @@ impl Stores {
     async fn open(config: &Config) -> anyhow::Result<Self> {
         let records = records::open_existing(config).await?;
         let blobs = blobs::open_existing(config).await?;
+        records::put_blobs_again(&records, &blobs).await?;
         let search = match search::open_existing(config).await {
             Ok(search) => Some(search),
             Err(error) if exit::kind(&error) == Some(ErrorKind::NotFound) => None,

@@ -17,7 +17,7 @@ use crate::{
     doors::mail::{
         blobs,
         commands::directory::reach::{DirectoryFlags, Reached, RunningServer},
-        tidying,
+        records, tidying,
     },
 };
 
@@ -53,6 +53,7 @@ impl Target {
                         return Err(error);
                     }
                 };
+                records::put_blobs_again(&opened, &blobs).await?;
                 let mover = open_mover(&opened, &blobs, &config).await?;
                 ReachedMover::Here { mover: Box::new(mover), records: opened, blobs }
             }

@@ -1,0 +1,241 @@
+//! Blobs that a process before has put without a sync, and whose bytes its commits have made durable.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use restante_core::{BlobId, UnsyncedBlob, UnsyncedBlobs};
+use restante_lmdb::{Direction, Store};
+use tracing::{info, warn};
+
+use super::schema::{BLOB, corrupt};
+use crate::Error;
+
+/// Blobs that are put again together.
+const BLOBS_AT_ONCE: usize = 256;
+
+/// Puts blobs again that a crash may have taken away, and deletes the rows with their bytes. Where there is no space for them the rows stay,
+/// for the next opening. Returns how many were put.
+pub(super) fn put_again(store: &Store, blobs: &dyn UnsyncedBlobs) -> Result<u64, Error> {
+    let mut count = 0;
+    loop {
+        let rows = first(store)?;
+        if rows.is_empty() {
+            break;
+        }
+        let ids: Vec<BlobId> = rows.iter().map(|blob| blob.id).collect();
+        let put = rows.len() as u64;
+        let done = blobs.put_again(rows).and_then(|()| {
+            store.write_blocking(move |batch| {
+                ids.iter().for_each(|id| batch.delete(BLOB, &id.0));
+                Ok(())
+            })
+        });
+        if let Err(error) = done {
+            warn!(%error, "blobs that were put last can't be put again, so they may be missing; the next opening tries it again");
+            break;
+        }
+        count += put;
+    }
+    if count > 0 {
+        info!(blobs = count, "blobs were put again from the commit log of the records");
+    }
+    Ok(count)
+}
+
+/// Refuses to move records while only they may have the bytes of some blobs.
+pub(super) fn check_none(store: &Store) -> Result<(), Error> {
+    if first(store)?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the server did not end by itself, and some blobs may only be in its records: start and stop it once, or run \
+         `restante check`, which puts them where they belong",
+    ))
+}
+
+/// Some blobs of which only these records may have the bytes.
+fn first(store: &Store) -> Result<Vec<UnsyncedBlob>, Error> {
+    store.read(|view| {
+        let mut rows = view.range(BLOB, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?;
+        let mut blobs = Vec::new();
+        while blobs.len() < BLOBS_AT_ONCE
+            && let Some((key, bytes)) = rows.next()?
+        {
+            let id = BlobId(key.try_into().map_err(|_| corrupt(BLOB, key))?);
+            blobs.push(UnsyncedBlob { id, bytes: Bytes::copy_from_slice(bytes) });
+        }
+        Ok(blobs)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        path::Path,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+        },
+    };
+
+    use parking_lot::Mutex;
+    use restante_core::{ErrorKind, Gate};
+
+    use super::*;
+    use crate::{
+        Commit, Config, EngineUrl, Opened,
+        lmdb::testing::{ACCOUNT, create, email, schema},
+        open, open_moving,
+    };
+
+    /// Blobs that note what is asked of them.
+    #[derive(Default)]
+    struct Blobs {
+        syncs: AtomicUsize,
+        are_broken: AtomicBool,
+        put_again: Mutex<BTreeMap<BlobId, Bytes>>,
+    }
+
+    impl Blobs {
+        fn check(&self) -> Result<(), Error> {
+            match self.are_broken.load(Ordering::Relaxed) {
+                true => Err(Error::full("no space")),
+                false => Ok(()),
+            }
+        }
+
+        /// What was put again since this was called last.
+        fn take(&self) -> Vec<(BlobId, Bytes)> {
+            std::mem::take(&mut *self.put_again.lock()).into_iter().collect()
+        }
+
+        fn config(self: &Arc<Self>, folder: &Path) -> Config {
+            let url = EngineUrl::Lmdb(folder.to_owned());
+            Config { unsynced_blobs: Some(self.clone()), ..Config::new(url, schema()) }
+        }
+
+        async fn open(self: &Arc<Self>, folder: &Path) -> Opened {
+            open(self.config(folder)).await.unwrap()
+        }
+    }
+
+    impl UnsyncedBlobs for Blobs {
+        fn sync(&self) -> Result<(), Error> {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            self.check()
+        }
+
+        fn put_again(&self, blobs: Vec<UnsyncedBlob>) -> Result<(), Error> {
+            self.check()?;
+            self.put_again.lock().extend(blobs.into_iter().map(|blob| (blob.id, blob.bytes)));
+            Ok(())
+        }
+    }
+
+    fn blob(number: u16) -> UnsyncedBlob {
+        let mut id = [0; 32];
+        id[..2].copy_from_slice(&number.to_be_bytes());
+        UnsyncedBlob { id: BlobId(id), bytes: format!("message {number}").into() }
+    }
+
+    async fn commit(opened: &Opened, number: u16) {
+        let (keeper, gate) = Gate::of_unsynced(blob(number));
+        keeper.open();
+        let commit = Commit::of([create(email(1, number.into()))]);
+        opened.records.commit_after(&[gate], ACCOUNT, commit).await.unwrap();
+    }
+
+    /// Lets the store go as if the process had ended.
+    async fn crash(opened: Opened) {
+        tokio::task::spawn_blocking(move || drop(opened)).await.unwrap();
+    }
+
+    fn pairs(numbers: impl IntoIterator<Item = u16>) -> Vec<(BlobId, Bytes)> {
+        numbers.into_iter().map(blob).map(|blob| (blob.id, blob.bytes)).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn after_a_crash_blobs_are_put_again_once() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let opened = blobs.open(folder.path()).await;
+        assert!(opened.records.makes_blobs_durable());
+        let numbers = 0..=BLOBS_AT_ONCE as u16; // more than are put together
+        for number in numbers.clone() {
+            commit(&opened, number).await;
+        }
+        crash(opened).await;
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), pairs(numbers));
+        crash(opened).await;
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), []);
+        assert_eq!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn after_a_close_no_blob_is_put_again() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let opened = blobs.open(folder.path()).await;
+        commit(&opened, 1).await;
+        opened.upkeep.close().await.unwrap();
+        assert_eq!(blobs.syncs.load(Ordering::Relaxed), 1);
+        crash(opened).await;
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), []);
+        opened.upkeep.close().await.unwrap();
+        assert_eq!(blobs.syncs.load(Ordering::Relaxed), 1, "there is nothing to sync");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn blobs_that_can_not_be_synced_or_put_again_stay_in_the_records() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let opened = blobs.open(folder.path()).await;
+        commit(&opened, 1).await;
+        blobs.are_broken.store(true, Ordering::Relaxed);
+        opened.upkeep.close().await.unwrap();
+        crash(opened).await;
+        let opened = blobs.open(folder.path()).await;
+        commit(&opened, 2).await;
+        crash(opened).await;
+        blobs.are_broken.store(false, Ordering::Relaxed);
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), pairs([1, 2]));
+        opened.upkeep.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn records_that_were_opened_without_their_blobs_keep_them_for_later() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let opened = blobs.open(folder.path()).await;
+        commit(&opened, 1).await;
+        crash(opened).await;
+        let alone = Config { unsynced_blobs: None, ..blobs.config(folder.path()) };
+        let opened = open(alone.clone()).await.unwrap();
+        assert!(!opened.records.makes_blobs_durable());
+        opened.upkeep.close().await.unwrap();
+        crash(opened).await;
+        let refused = open_moving(alone.clone()).await.err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.to_string().contains("restante check"), "{refused}");
+        let opened = open(alone.clone()).await.unwrap();
+        assert_eq!(opened.upkeep.put_blobs_again(blobs.clone()).await.unwrap(), 1);
+        assert_eq!(blobs.take(), pairs([1]));
+        assert_eq!(opened.upkeep.put_blobs_again(blobs.clone()).await.unwrap(), 0);
+        opened.upkeep.close().await.unwrap();
+        crash(opened).await;
+        open_moving(alone).await.unwrap().opened.upkeep.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_commit_makes_blobs_durable_where_the_settings_do_not_want_it_or_there_is_no_log() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let mut config = blobs.config(folder.path());
+        config.lmdb.has_blobs_in_log = false;
+        let opened = open(config.clone()).await.unwrap();
+        assert!(!opened.records.makes_blobs_durable());
+        crash(opened).await;
+        config.lmdb = crate::LmdbConfig { log_bytes: 0, ..Default::default() };
+        assert!(!open(config).await.unwrap().records.makes_blobs_durable());
+    }
+}
