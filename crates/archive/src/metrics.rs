@@ -113,6 +113,11 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Damaged records that were found since the archive was opened, each counted once. They are never served.
+    pub fn damaged_records(&self) -> u64 {
+        self.damaged.get()
+    }
+
     /// Makes the metrics visible in `registry` as `restante_archive_...{engine}`.
     pub fn register(&self, registry: &mut Registry, engine: &'static str) {
         let registry = registry.sub_registry_with_prefix("restante_archive");

@@ -30,7 +30,7 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error>;
 
     /// Says for operators what a prune by this policy leaves although the policy does not keep all of it, and why; `None` when
-    /// that is nothing. It answers from memory.
+    /// that is nothing. It answers from memory: some engines know only what their last [`Upkeep::prune`] has left.
     fn not_pruned(&self, _policy: &Retention, _now: Timestamp) -> Option<String> {
         None
     }

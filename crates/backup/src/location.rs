@@ -131,9 +131,9 @@ pub(super) fn plan<'m>(
         if files.is_empty() {
             continue;
         }
+        layout.check_engine(part, manifest)?;
         match layout.location_of(part) {
             Some(location) => {
-                layout.check_engine(part, manifest)?;
                 if location.takes(&files) {
                     moves.push(Move { part, location, files });
                 } else {
@@ -266,6 +266,9 @@ mod tests {
         let of_sqlite = manifest("sqlite", &["archive/archive.db"]);
         let error = plan(&of_sqlite, &layout("", "")).unwrap_err().to_string();
         assert!(error.contains("sqlite") && error.contains("set archive.url"), "{error}");
+        // Also where nothing could be restored to: it was said to be restored.
+        let error = plan(&of_sqlite, &layout("memory:", "")).unwrap_err().to_string();
+        assert!(error.contains("the settings name memory"), "{error}");
         let (moves, _) = plan(&of_sqlite, &layout("sqlite:/x/a.db", "")).unwrap();
         assert_eq!(moves[0].location, Location::File("/x/a.db".into()));
         let second = manifest("log", &["archive/second/archive.db"]);

@@ -100,10 +100,14 @@ async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<E
     let permit = handler.permit.take()?;
     let sources = handler.sources.clone();
     // A task of its own, which holds the permit while it looks and removes, also when the client disconnects meanwhile.
-    let looking = tokio::spawn(async move { (Taking::begin(sources, asked.folder).await, permit) });
+    let folder = asked.folder.clone();
+    let looking = tokio::spawn(async move { (Taking::begin(sources, folder).await, permit) });
     let looked = looking.await;
     let (taking, permit) = looked.map_err(|_| Error::internal("a task of the backup ended early"))?;
-    let taking = taking.inspect_err(|_| handler.sources.metrics.failed())?;
+    let taking = taking.inspect_err(|error| {
+        warn!(%error, folder = %asked.folder.display(), "no backup was taken");
+        handler.sources.metrics.failed();
+    })?;
     let (sender, events) = EventSender::until(handler.stop.clone(), server_stops);
     tokio::spawn(async move {
         let end = match taking.finish(&sender).await {

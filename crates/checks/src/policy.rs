@@ -89,13 +89,14 @@ fn refuse(code: u16, check: &'static str, text: String) -> Verdict {
     Verdict::Refuse(Refused { code, enhanced, text, check })
 }
 
-/// A message with several `From` fields shows one author and may be judged by another (RFC 7489 §6.6.1). One field that names several domains, or none, is as hard to judge, but old
-/// programs write such: it goes to Junk.
+/// A message with several `From` fields shows one author and may be judged by another (RFC 7489 §6.6.1). One field that names several domains, or none, and no field at all are as hard
+/// to judge, but old programs write such: they go to Junk.
 fn of_from(authentication: Option<&Authentication>) -> Option<Asked> {
     let found = authentication?;
     let verdict = match (found.from_fields, &found.from) {
         (2.., _) => refuse(550, "from", "the message has several From fields".to_owned()),
         (1, None) => Verdict::Junk("the From field does not name one domain".to_owned()),
+        (0, None) => Verdict::Junk("the message has no From field".to_owned()),
         _ => return None,
     };
     Some(("from", verdict))

@@ -31,6 +31,7 @@ impl Notices for ReportNotices {
             NoticeKind::Delayed => Action::Delayed,
             NoticeKind::Delivered { is_local: true } => Action::Delivered,
             NoticeKind::Delivered { is_local: false } => Action::Relayed,
+            NoticeKind::Expanded => Action::Expanded,
         };
         // RFC 3461 §4.3: RET holds for failures; other reports have the header.
         let is_whole = action == Action::Failed
@@ -65,6 +66,7 @@ fn reported(recipient: &crate::NoticeRecipient) -> ReportedRecipient<'_> {
         code: recipient.reply.code,
         text: &recipient.reply.text,
         server: recipient.reply.from.as_deref(),
+        expired: recipient.expired.as_deref(),
         last_attempt: seconds(recipient.last_attempt),
         will_retry_until: recipient.will_retry_until.map(seconds),
     }
@@ -119,6 +121,7 @@ mod tests {
                 address: "bob@example.net".into(),
                 original: Some("rfc822;bob@example.net".into()),
                 reply,
+                expired: None,
                 attempts: 1,
                 last_attempt: 1_000_000_050,
                 will_retry_until: Some(1_000_400_000),
@@ -160,6 +163,7 @@ mod tests {
             (NoticeKind::Delayed, "Action: delayed"),
             (NoticeKind::Delivered { is_local: true }, "Action: delivered"),
             (NoticeKind::Delivered { is_local: false }, "Action: relayed"),
+            (NoticeKind::Expanded, "Action: expanded"),
         ] {
             let status = parts(&composed(&about(kind))).remove(1).1;
             assert!(String::from_utf8_lossy(&status).contains(action), "{action}");
@@ -193,6 +197,18 @@ mod tests {
         assert_eq!(types(&utf8), ["text/plain", "message/global-delivery-status", "message/global"]);
         let to_utf8 = NoticeAbout { sender: "jürgen@example.org".into(), ..utf8 };
         assert!(notices.compose(&to_utf8).1.is_utf8, "its To field");
+    }
+
+    /// Such a report was lost on the way to a server without 8BITMIME.
+    #[test]
+    fn dsn5_a_report_about_a_header_with_other_bytes_can_be_made_ascii() {
+        let original = Bytes::from_static(b"From: anna@example.org\r\nSubject: gr\xfc\xdfe\r\n\r\ntext\r\n");
+        let report = composed(&NoticeAbout { original, ..about(NoticeKind::Failed) });
+        let ascii = crate::prepare::to_seven_bit(&report).unwrap_or(report);
+        assert!(ascii.is_ascii(), "{}", ascii.escape_ascii());
+        let (media_type, header) = parts(&ascii).pop().unwrap();
+        assert_eq!(media_type, "text/rfc822-headers");
+        assert!(header.starts_with(b"From: anna@example.org\r\nSubject: gr\xfc\xdfe\r\n"));
     }
 
     #[test]

@@ -14,16 +14,17 @@ pub(crate) enum Next {
         /// Whether the delay is to be reported now.
         is_delay_due: bool,
     },
-    /// It has been tried for long enough, and fails with this reply.
-    Expired(Reply),
+    /// It has been tried for long enough, and fails: why, in words of this server.
+    Expired(String),
 }
 
-/// What follows an attempt that got `reply`. The last attempt is made when the time ends. Its time counts from when the
+/// What follows an attempt. The last attempt is made when the time ends. Its time counts from when the
 /// recipient first became due: a delay that its sender asked for does not.
-pub(crate) fn next(config: &DeliveryConfig, recipient: &QueuedRecipient, reply: &Reply, now: u64) -> Next {
+pub(crate) fn next(config: &DeliveryConfig, recipient: &QueuedRecipient, now: u64) -> Next {
     let expires = expires(config, recipient);
     if now >= expires {
-        return Next::Expired(expired(recipient, reply, now));
+        let tried = duration(now.saturating_sub(recipient.first_due));
+        return Next::Expired(format!("delivery was tried for {tried}"));
     }
     let wait = wait(config, recipient.id, recipient.attempts);
     let due = now.saturating_add(wait.max(1)).min(expires);
@@ -39,13 +40,22 @@ pub(crate) fn expires(config: &DeliveryConfig, recipient: &QueuedRecipient) -> u
     recipient.first_due.saturating_add(config.expire_seconds.get())
 }
 
-fn expired(recipient: &QueuedRecipient, reply: &Reply, now: u64) -> Reply {
-    let hours = now.saturating_sub(recipient.first_due) / 3_600;
-    let text = format!(
-        "delivery was tried for {hours} hours; the last reply was {} {} {}",
-        reply.code, reply.enhanced, reply.text
-    );
-    Reply { code: 554, enhanced: "5.4.7".to_owned(), text, from: reply.from.clone() }
+/// What stands for a reply to a recipient that has expired, where there is room for one alone.
+pub(crate) fn expired(why: &str, reply: &Reply) -> Reply {
+    let Reply { code, enhanced, text, .. } = reply;
+    Reply::own(554, "5.4.7", format!("{why}; the last reply was {code} {enhanced} {text}"))
+}
+
+/// So many seconds in the largest unit of which there are two at least.
+fn duration(seconds: u64) -> String {
+    let (number, unit) = match seconds {
+        172_800.. => (seconds / 86_400, "days"),
+        7_200.. => (seconds / 3_600, "hours"),
+        120.. => (seconds / 60, "minutes"),
+        1 => (1, "second"),
+        _ => (seconds, "seconds"),
+    };
+    format!("{number} {unit}")
 }
 
 /// How long to wait after so many attempts, in seconds.
@@ -67,4 +77,25 @@ fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With an expiry of seconds the text was "0 hours".
+    #[test]
+    fn durations_are_in_units_that_say_something() {
+        for (seconds, text) in [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (7_200, "2 hours"),
+            (172_799, "47 hours"),
+            (432_000, "5 days"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
 }

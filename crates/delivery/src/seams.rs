@@ -168,6 +168,8 @@ pub enum NoticeKind {
         /// Whether it was placed in an account of this server.
         is_local: bool,
     },
+    /// The recipient leads to several addresses, some of them of other servers, and the message goes on to them (RFC 3461 §5.2.7.3).
+    Expanded,
 }
 
 /// A recipient that a report is about.
@@ -179,6 +181,8 @@ pub struct NoticeRecipient {
     pub original: Option<String>,
     /// The last reply.
     pub reply: Reply,
+    /// Why it is not tried any more though the last reply was for now, in words of this server.
+    pub expired: Option<String>,
     /// The attempts so far.
     pub attempts: u32,
     /// When the last one was made, in seconds since 1970.

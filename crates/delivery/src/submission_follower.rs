@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use restante_core::{Error, ErrorKind};
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{
-    Mail, OutboxEntry, RecipientState, outbox,
-    queue::{NewMessage, Queue, Reply},
+    Mail, OutboxEntry, RecipientState, Submission, UndoStatus, outbox,
+    queue::{LIST_MAX, ListFilter, NewMessage, Queue, Reply, Selection, SourceKind},
+    submission,
 };
-use restante_records::{AccountId, Changes};
+use restante_records::{AccountId, Changes, RecordId};
 use tracing::{error, warn};
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 /// Messages that are read from the outbox at once.
 const PAGE: usize = 64;
 
-/// Follows the outbox of each account: every message in it goes into the queue, and then leaves the outbox.
+/// Follows the outbox of each account: every message in it goes into the queue, and then leaves the outbox. What is canceled later leaves the queue.
 ///
 /// The outbox is the truth of what is not queued yet, so that neither a restart nor [`restante_follow::Follower::rebuild`] sends again what was
 /// sent. A message that was queued when the process ended, and not removed from the outbox, is queued again under the same key, which adds nothing.
@@ -85,6 +86,37 @@ impl SubmissionFollower {
         self.mail.clear_outbox(account, id).await
     }
 
+    /// Takes what was canceled out of the queue, where it would wait for its time to be left out.
+    async fn drop_canceled(&self, account: AccountId, updated: &[RecordId]) -> Result<(), Error> {
+        let submissions = self.mail.submissions(account, updated).await?;
+        let is_canceled = |submission: &Submission| submission.head.undo == UndoStatus::Canceled;
+        let canceled: Vec<RecordId> = submissions
+            .into_iter()
+            .flatten()
+            .filter(is_canceled)
+            .map(|submission| submission.head.id)
+            .collect();
+        if canceled.is_empty() {
+            return Ok(());
+        }
+        let filter = ListFilter { account: Some(account), ..ListFilter::default() };
+        let (mut ids, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.queue.list(&filter, after.as_ref(), LIST_MAX).await?;
+            for recipient in page.recipients {
+                let source = &recipient.message.source;
+                if source.kind == SourceKind::Submission && canceled.contains(&source.record) {
+                    ids.push(recipient.id);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.queue.drop_all(&Selection::Ids(ids)).await.map(drop)
+    }
+
     async fn note(&self, message: &NewMessage, refused: Option<&Reply>) {
         let Some(outcomes) = &self.outcomes else { return };
         let blobs = self.mail.blobs().as_ref();
@@ -98,6 +130,11 @@ impl Handler for SubmissionFollower {
     async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
         if changes.created.iter().any(|created| created.kind == outbox::KIND) {
             self.queue_all(account).await.map_err(HandlerError::new)?;
+        }
+        let updated = changes.updated.iter().filter(|updated| updated.kind == submission::KIND);
+        let updated: Vec<RecordId> = updated.map(|updated| updated.id).collect();
+        if !updated.is_empty() {
+            self.drop_canceled(account, &updated).await.map_err(HandlerError::new)?;
         }
         Ok(())
     }

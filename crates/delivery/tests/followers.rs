@@ -326,6 +326,13 @@ async fn su4_what_is_canceled_is_not_queued_or_not_sent() {
     assert_eq!(scene.queued().await.len(), 2, "those of the other one");
     scene.mail.cancel_submission(scene.account, late, None).await.unwrap();
     assert!(!submissions.release(scene.account, late).await.unwrap());
+    // It was listed as due until its time.
+    let changes = Changes {
+        updated: vec![restante_records::Changed { kind: restante_mail::submission::KIND, id: late }],
+        ..Changes::default()
+    };
+    scene.submissions().handle(scene.account, &changes).await.unwrap();
+    assert_eq!(scene.queued().await, []);
     let sent = scene.submit(60).await;
     assert!(submissions.release(scene.account, sent).await.unwrap());
     let found = scene.mail.submissions(scene.account, &[sent]).await.unwrap().remove(0).unwrap();

@@ -231,7 +231,7 @@ impl Connection for Sink {
             true => Reply::own(250, "2.0.0", "taken"),
             false => Reply::own(550, "5.1.1", "nobody here"),
         };
-        vec![Attempted { reply, is_reported_further: false }; recipients.len()]
+        vec![Attempted { reply, is_reported_further: false, is_forwarded: false }; recipients.len()]
     }
 
     /// Each message has a connection of its own, so that each attempt begins with an event.
@@ -266,7 +266,11 @@ impl Local for Outside {
         let account = if recipient.address.starts_with("anna") { ANNA } else { BERT };
         self.mail.deliver(account, delivery).await.unwrap();
         self.events.note(format!("placed {what} {number}"));
-        Attempted { reply: Reply::own(250, "2.1.5", "delivered"), is_reported_further: false }
+        Attempted {
+            reply: Reply::own(250, "2.1.5", "delivered"),
+            is_reported_further: false,
+            is_forwarded: false,
+        }
     }
 }
 

@@ -39,7 +39,7 @@ impl Directory {
         if targets.is_empty() {
             return Err(Error::invalid(format!("the alias {address} has no targets: name one")));
         }
-        self.check_no_loop(address, targets).await?;
+        self.check_chains(address, targets).await?;
         let created = self.store().now().seconds();
         let shown = shown(targets);
         self.store()

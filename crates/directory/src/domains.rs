@@ -77,6 +77,12 @@ impl Directory {
         catch_all: Option<Option<EmailAddress>>,
     ) -> Result<(), Error> {
         check_separator(separator.flatten())?;
+        if let Some(Some(address)) = &catch_all
+            && !self.has_recipient(address).await?
+        {
+            let what = "can't be a catch-all: add the account or the alias first";
+            return Err(Error::invalid(format!("nobody has the address {address}, it {what}")));
+        }
         self.store()
             .change::<DomainEntry, ()>(actor, domain, |there| {
                 let mut entry = there.cloned().ok_or_else(|| no_domain(domain))?;

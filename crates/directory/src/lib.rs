@@ -62,7 +62,7 @@ pub use random::random_secret;
 pub use removal::RemovedAccount;
 pub use resolve::{Resolution, Target};
 pub use restante_core::Error;
-pub use schema::{FIRST_ACCOUNT, SHARDS, account_of_domain, hash_of_domain, kinds};
+pub use schema::{FIRST_ACCOUNT, SHARDS, account_of_domain, accounts_of_domains, hash_of_domain, kinds};
 pub use scram::{Challenge, ChannelBinding, ClientFirst, MESSAGE_BYTES_MAX, ScramError, UserKeys, Verified};
 pub use sealed::KeyFile;
 pub use store::{Actor, OperationEntry, PAGE_MAX, Page};

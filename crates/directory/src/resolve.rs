@@ -1,11 +1,13 @@
 //! Where mail for an address goes.
 
+use std::collections::BTreeSet;
+
 use restante_records::AccountId;
 
 use crate::{
     Directory, EmailAddress, Error, State,
-    entry::{AccountHead, AddressEntry, AliasBody},
-    schema::Shard,
+    entry::{AccountHead, AddressEntry, AliasBody, target_hash},
+    schema::{ADDRESS, ADDRESS_BY_TARGET, Shard},
     store::Entry,
 };
 
@@ -98,6 +100,18 @@ impl Directory {
         }
     }
 
+    /// Whether mail for an address goes somewhere, also without the catch-all of its domain.
+    pub(crate) async fn has_recipient(&self, address: &EmailAddress) -> Result<bool, Error> {
+        if self.lookup(address, None).await?.is_some() {
+            return Ok(true);
+        }
+        let Some(domain) = self.domain(address.domain()).await? else { return Ok(true) }; // it is elsewhere
+        match domain.separator.and_then(|separator| address.split_detail(separator)) {
+            Some((base, _)) => Ok(self.lookup(&base, None).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// The record of exactly this address.
     async fn lookup(&self, address: &EmailAddress, detail: Option<&str>) -> Result<Option<Recipient>, Error> {
         let shard = Shard::of(&address.to_string()).account();
@@ -131,14 +145,45 @@ impl Directory {
         Ok(())
     }
 
-    /// Fails when an alias with these targets would lead back to itself.
-    pub(crate) async fn check_no_loop(
+    /// Fails when an alias with these targets would lead back to itself, or too deep: also mail for the aliases that lead to it would be
+    /// refused then.
+    pub(crate) async fn check_chains(
         &self,
         alias: &EmailAddress,
         targets: &[EmailAddress],
     ) -> Result<(), Error> {
         let new = AliasBody { address: alias.clone(), created: 0, targets: targets.to_vec() };
-        self.follow_aliases(&mut Walk::of(alias), new).await
+        let mut walk = Walk::of(alias);
+        self.follow_aliases(&mut walk, new).await?;
+        let (mut depth, mut level) = (walk.deepest, vec![alias.clone()]);
+        loop {
+            level = self.aliases_that_lead_to(&level).await?;
+            let Some(first) = level.first() else { return Ok(()) };
+            depth += 1;
+            if depth > DEPTH_MAX {
+                let what = format!(
+                    "the alias {first} would lead through more than {DEPTH_MAX} aliases, one behind the other"
+                );
+                return Err(Error::conflict(format!("{what}: give it targets that are nearer to the end")));
+            }
+        }
+    }
+
+    /// The aliases that have one of these addresses for a target. One that an older version has written is found once it was changed.
+    async fn aliases_that_lead_to(&self, addresses: &[EmailAddress]) -> Result<Vec<EmailAddress>, Error> {
+        let mut aliases = BTreeSet::new();
+        for target in addresses.iter().take(LOOKUPS_MAX) {
+            for (_, record) in
+                self.store().all(ADDRESS, ADDRESS_BY_TARGET, target_hash(target).into()).await?
+            {
+                if let AddressEntry::Alias(alias) = AddressEntry::read(&record)?
+                    && alias.targets.contains(target)
+                {
+                    aliases.insert(alias.address);
+                }
+            }
+        }
+        Ok(aliases.into_iter().collect())
     }
 }
 
@@ -148,12 +193,14 @@ struct Walk {
     targets: Vec<Target>,
     /// From the alias that was asked for to the one that is followed, each with the targets that are left.
     path: Vec<(EmailAddress, std::vec::IntoIter<EmailAddress>)>,
+    /// The most aliases that the path had.
+    deepest: usize,
     lookups: usize,
 }
 
 impl Walk {
     fn of(asked: &EmailAddress) -> Self {
-        Self { asked: asked.clone(), targets: Vec::new(), path: Vec::new(), lookups: 0 }
+        Self { asked: asked.clone(), targets: Vec::new(), path: Vec::new(), deepest: 0, lookups: 0 }
     }
 
     fn enter(&mut self, alias: AliasBody) -> Result<(), Error> {
@@ -164,6 +211,7 @@ impl Walk {
             );
         }
         self.path.push((alias.address, alias.targets.into_iter()));
+        self.deepest = self.deepest.max(self.path.len());
         Ok(())
     }
 

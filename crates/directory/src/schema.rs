@@ -128,6 +128,11 @@ impl Shard {
     }
 }
 
+/// The reserved accounts in which what belongs to domains is.
+pub fn accounts_of_domains() -> impl Iterator<Item = AccountId> {
+    Shard::all().map(Shard::account)
+}
+
 /// The reserved account that has what belongs to a domain. It never changes.
 pub fn account_of_domain(domain: &Domain) -> AccountId {
     Shard::of(domain.as_str()).account()

@@ -41,6 +41,23 @@ impl KeyFile {
         }
     }
 
+    /// Reads the key in a file, for what was sealed by it before.
+    ///
+    /// # Errors
+    /// `Invalid` when the file holds no key, `Unavailable` when it is missing or can't be read.
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        match File::open(path) {
+            Ok(file) => Self::read(path, file),
+            Err(error) if error.kind() == IoKind::NotFound => {
+                let path = path.display();
+                Err(Error::unavailable(format!(
+                    "the key file {path} is missing: put it back from a copy of it"
+                )))
+            }
+            Err(error) => Err(unavailable("read", path, error)),
+        }
+    }
+
     fn read(path: &Path, file: File) -> Result<Self, Error> {
         let mut text = String::new();
         // One byte more than a key with the end of its line shows that it is none.
@@ -176,5 +193,9 @@ mod tests {
         }
         let error = KeyFile::open_or_create(&folder.path().join("no/key")).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let missing = folder.path().join("missing");
+        let error = KeyFile::open_existing(&missing).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("is missing") && !missing.exists(), "{error}");
     }
 }

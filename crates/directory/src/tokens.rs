@@ -17,6 +17,8 @@ use crate::{
 
 /// The most tokens that one account has.
 const TOKENS_MAX: usize = 64;
+/// 100 years: points in time end in 2262.
+const EXPIRES_SECONDS_MAX: u64 = 36_525 * 86_400;
 /// What a token begins with, so that people and scanners of secrets know it.
 const PREFIX: &str = "rst_";
 /// The number of the account's shard, and the random bytes.
@@ -81,6 +83,9 @@ impl Directory {
         check_name(Some(&new.name))?;
         if new.scopes.is_empty() {
             return Err(Error::invalid("a token without a scope is good for nothing: name one"));
+        }
+        if new.expires_in.is_some_and(|seconds| seconds > EXPIRES_SECONDS_MAX) {
+            return Err(Error::invalid("a token expires within 100 years, or never"));
         }
         let random: [u8; TOKEN_BYTES - 1] = random::bytes()?;
         let bytes = [&[AddressEntry::shard(address).number()][..], &random].concat();

@@ -288,8 +288,15 @@ async fn domains_are_added_changed_and_removed(fixture: Fixture) {
     server.refused(wrong, ErrorKind::Invalid).await;
     let found = server.directory.domain(&domain("EXAMPLE.org")).await.unwrap().unwrap();
     assert_eq!((found.separator, found.catch_all, found.created), (Some('+'), None, 1_800_000_000));
-    let catch_all = Some(Some(address("anna@example.org")));
-    server.done(Operation::SetDomain { domain: domain("example.org"), separator: None, catch_all }).await;
+    let catch_all = |name| {
+        let catch_all = Some(Some(address(name)));
+        Operation::SetDomain { domain: domain("example.org"), separator: None, catch_all }
+    };
+    server.refused(catch_all("anna@example.org"), ErrorKind::Invalid).await; // nobody has it
+    server.add_account("anna@example.org", None).await;
+    server.done(catch_all("away@example.net")).await;
+    server.refused(catch_all("bert@example.org"), ErrorKind::Invalid).await;
+    server.done(catch_all("anna@example.org")).await;
     server
         .done(Operation::SetDomain { domain: domain("example.org"), separator: Some(None), catch_all: None })
         .await;
@@ -297,7 +304,6 @@ async fn domains_are_added_changed_and_removed(fixture: Fixture) {
     assert_eq!((found.separator, found.catch_all), (None, Some(address("anna@example.org"))));
     assert!(server.directory.domain(&domain("example.com")).await.unwrap().is_none());
 
-    server.add_account("anna@example.org", None).await;
     let remove = || Operation::RemoveDomain { domain: domain("example.org") };
     let error = server.refused(remove(), ErrorKind::Conflict).await;
     assert!(error.contains("remove them first"), "{error}");
@@ -483,6 +489,13 @@ async fn aliases_that_lead_in_circles_are_refused(fixture: Fixture) {
     let error =
         server.refused(add_alias("deep8@example.org", &["deep7@example.org"]), ErrorKind::Conflict).await;
     assert!(error.contains("more than 8 aliases"), "{error}");
+    // The chain can't be made longer at its end either: mail for its first alias would be refused for good.
+    server.add_alias("tail@example.org", &["end@example.org"]).await;
+    let longer = add_alias("deep0@example.org", &["tail@example.org"]);
+    let error = server.refused(longer, ErrorKind::Conflict).await;
+    assert!(error.contains("deep7@example.org would lead through more than 8 aliases"), "{error}");
+    server.add_alias("deep1@example.org", &["tail@example.org"]).await;
+    assert_eq!(server.targets("deep7@example.org").await, ["end@example.org"]);
     let many: Vec<String> = (0..257).map(|n| format!("t{n}@example.net")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     server.refused(add_alias("many@example.org", &many), ErrorKind::Invalid).await;
@@ -914,6 +927,9 @@ async fn tokens_have_scopes_and_expire(fixture: Fixture) {
     assert!(forever.starts_with("rst_") && forever != hour);
     let login = check(&forever).await.unwrap();
     assert_eq!((&login.scopes, login.expires), (&Some(vec![Scope::Mail, Scope::Send]), None));
+    let token = NewToken { name: "far".into(), scopes: vec![Scope::Mail], expires_in: Some(u64::MAX) };
+    let far = Operation::CreateToken { address: address("anna@example.org"), token };
+    server.refused(far, ErrorKind::Invalid).await;
     let short = check(&hour).await.unwrap();
     assert_eq!(short.expires, Some(1_800_000_000 + 3_600));
     let mut other = forever.clone();

@@ -221,6 +221,10 @@ impl<H: Handler> Follower<H> {
                     failures = 0;
                     self.wait_for_work(&mut watch, &mut stop).await;
                 }
+                // The store was closed, or the series of writes has ended: the reason of the stop is logged by who asked for it.
+                Err(error) if stop.is_requested().await => {
+                    debug!(follower, %error, "the follower stops");
+                }
                 Err(error) => {
                     failures += 1;
                     self.counts.records_errors.inc();
@@ -397,6 +401,7 @@ impl<H: Handler> Follower<H> {
             }
             Err(Failure::Save(error)) => return Err(error),
             Err(Failure::Read(error)) if error.is_transient() => return Err(error),
+            Err(_) if stop.is_requested().await => return Ok(Walked::Stopped), // it fails because of the stop, or comes again
             Err(failure) => failure,
         };
         self.progress.lagging.remove(&account);

@@ -9,7 +9,11 @@ mod open_requests;
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, http::header, response::IntoResponse};
+use axum::{
+    Router,
+    http::{Version, header, uri::Authority},
+    response::IntoResponse,
+};
 use futures_util::{
     TryFutureExt,
     future::{BoxFuture, poll_fn, ready},
@@ -175,6 +179,7 @@ async fn serve_http2(stream: ClientStream, requests: Requests, mut stopping: Sto
     }
 }
 
+const NO_HOST: Refusal = Refusal::bad_request("a request has one Host header (RFC 9112 section 3.2)");
 const NO_SOCKET: Refusal = Refusal::bad_request("this path serves no WebSocket");
 
 /// What all requests of a connection share.
@@ -193,7 +198,7 @@ impl Requests {
         progress: Option<Arc<Progress>>,
     ) -> BoxFuture<'static, Result<Response<Answer>, Infallible>> {
         let in_flight = self.activity.begin();
-        let accepted = self.open.acquire(self.client.0);
+        let accepted = check_host(&request).and_then(|()| self.open.acquire(self.client.0));
         let accepted = accepted.and_then(|permit| Ok((permit, Http2Upgrade::read(&mut request)?)));
         let (permit, upgrade) = match accepted {
             Ok(accepted) => accepted,
@@ -225,6 +230,17 @@ impl Requests {
             response
         }))
     }
+}
+
+/// RFC 9112 section 3.2: a request of HTTP/1.1 has one valid `Host`, which may be empty. One of HTTP/1.0 may lack it.
+fn check_host<B>(request: &Request<B>) -> Result<(), Refusal> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let is_valid = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.is_empty() || Authority::try_from(host.as_bytes()).is_ok(),
+        (None, _) => request.version() != Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    is_valid.then_some(()).ok_or(NO_HOST)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use restante_blobs::Blobs;
 use restante_core::ErrorKind;
 use restante_follow::{Handler, HandlerError};
 use restante_mail::{document, email, message, message::Structure, row::Row};
-use restante_records::{AccountId, Changed, Changes, Error, Get, Record, RecordId, Records, Value};
+use restante_records::{AccountId, Changed, Changes, Error, Get, Record, RecordId, Records, Value, get_each};
 use restante_search::{Batch, Document, Index};
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
@@ -65,11 +65,19 @@ impl Emails {
         let mut emails: Vec<Email> = Vec::new();
         let mut bytes = 0;
         for ids in emails_of(&changes.created).chunks(RECORDS_AT_ONCE) {
-            let records = self.records.get(account, &Get::whole(email::KIND, ids.to_vec())).await?;
-            for record in records {
-                let Some(record) = record else {
-                    self.metrics.count(Outcome::Gone, 1);
-                    continue;
+            let get = Get::whole(email::KIND, ids.to_vec());
+            let records = get_each(self.records.as_ref(), account, &get).await?;
+            for (id, record) in ids.iter().zip(records) {
+                let record = match record {
+                    Ok(Some(record)) => record,
+                    Ok(None) => {
+                        self.metrics.count(Outcome::Gone, 1);
+                        continue;
+                    }
+                    Err(error) => {
+                        self.note_unreadable(account, *id, &error);
+                        continue;
+                    }
                 };
                 let Some(email) = self.read(account, record).await? else { continue };
                 bytes += email.raw.len();
@@ -101,7 +109,6 @@ impl Emails {
         let count = batch.documents.len();
         self.index.write(self.progress.series(), account, batch).await?;
         self.metrics.count(Outcome::Indexed, count);
-        self.progress.note_write();
         Ok(())
     }
 
@@ -119,12 +126,16 @@ impl Emails {
             }
             // One email that can't be read does not keep the others of its account from being found.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
-                warn!(account = account.0, email = record.id.0, %error, "an email can't be indexed");
-                self.metrics.count(Outcome::Unreadable, 1);
+                self.note_unreadable(account, record.id, &error);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn note_unreadable(&self, account: AccountId, email: RecordId, error: &Error) {
+        warn!(account = account.0, email = email.0, %error, "an email can't be indexed");
+        self.metrics.count(Outcome::Unreadable, 1);
     }
 
     async fn raw_message(&self, record: &Record) -> Result<Vec<u8>, Error> {

@@ -54,13 +54,11 @@ pub(crate) struct Progress {
     series: Series,
     /// Whether something was removed since the position was saved.
     is_removal_unsaved: AtomicBool,
-    /// Whether anything was written.
-    has_written: AtomicBool,
 }
 
 impl Progress {
     pub(crate) fn new(series: Series) -> Self {
-        Self { series, is_removal_unsaved: AtomicBool::new(false), has_written: AtomicBool::new(false) }
+        Self { series, is_removal_unsaved: AtomicBool::new(false) }
     }
 
     pub(crate) fn series(&self) -> Series {
@@ -69,14 +67,6 @@ impl Progress {
 
     pub(crate) fn note_removal(&self) {
         self.is_removal_unsaved.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_write(&self) {
-        self.has_written.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn has_written(&self) -> bool {
-        self.has_written.load(Ordering::Relaxed)
     }
 }
 

@@ -15,8 +15,8 @@ use restante_core::Clock;
 use restante_follow::{Follower, Settings};
 use restante_records::{Error, Opened as RecordStore, Position};
 use restante_search::{Begun, Opened as SearchIndex};
-use tokio::time::sleep;
-use tracing::{info, warn};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
 
 use crate::{
     Metrics,
@@ -31,9 +31,9 @@ pub(crate) const NAME: &str = "indexer";
 /// directly until then. A busy server would look at the feed for each email otherwise, which costs as much as the email.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// The wait after a series that wrote nothing. It doubles with each further one.
+/// The wait after a failure. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
-/// The longest wait.
+/// The longest wait. A series that lasted longer has worked: a failure after it is a first one.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Keeps a search index up to date with records.
@@ -73,6 +73,7 @@ impl Indexer {
         let mut stop = pin!(stop);
         let mut failures = 0;
         loop {
+            let begun_at = Instant::now();
             let begun = tokio::select! {
                 () = &mut stop => return Ok(()),
                 begun = self.begin() => begun,
@@ -84,8 +85,7 @@ impl Indexer {
                         feed.save_position().await?;
                         return self.search.index.commit(progress.series()).await;
                     }
-                    failures = if progress.has_written() { 0 } else { failures + 1 };
-                    info!("writing to the search index begins again");
+                    failures = self.failures_after(failures, begun_at.elapsed());
                 }
                 Err(error) => {
                     failures += 1;
@@ -97,6 +97,18 @@ impl Indexer {
                 () = sleep(retry_delay(failures)) => {}
             }
         }
+    }
+
+    /// How many series failed in a row when one has ended after this time, and a line about it. What a series wrote does not
+    /// count: it may have come no further than memory.
+    fn failures_after(&self, failures: u32, lasted: Duration) -> u32 {
+        let Err(error) = self.search.upkeep.health() else {
+            info!("writing to the search index begins again");
+            return 0;
+        };
+        let failures = if lasted > RETRY_DELAY_MAX { 1 } else { failures + 1 };
+        warn!(failures, %error, "writing to the search index failed and begins again");
+        failures
     }
 
     /// Begins a series of writes, with an empty index if the one that is there belongs to other records.
@@ -163,7 +175,8 @@ impl Indexer {
             }
         };
         if let Err(error) = follower.run(until).await {
-            warn!(%error, "the last emails could not be written to the search index and will be written again");
+            // The series has ended, which the caller logs, or the stop will: the commit fails as well.
+            debug!(%error, "the last emails could not be written to the search index and will be written again");
         }
         is_stopped.load(Ordering::Relaxed)
     }

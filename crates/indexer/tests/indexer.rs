@@ -16,12 +16,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use libtest_mimic::{Arguments, Trial};
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -35,7 +36,8 @@ use restante_records::{
     RecordId, Revision, Schema,
 };
 use restante_search::{
-    Batch, Begun, Config, Document, EngineUrl, Filter, Opened as SearchIndex, Query, SearchText,
+    Batch, Begun, Config, Document, EngineUrl, Filter, Index, Opened as SearchIndex, Query, Report,
+    SearchText, Series, Stats, Upkeep,
 };
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
@@ -692,6 +694,100 @@ async fn changes_of_keywords_write_nothing_to_the_index(mut world: World) {
 
 type Run = fn(World) -> Pin<Box<dyn Future<Output = ()>>>;
 
+/// An index on a full disk: it takes what is written, and each commit fails, which ends the series.
+struct Full {
+    inner: SearchIndex,
+    series: AtomicU64,
+}
+
+impl Full {
+    fn error() -> restante_search::Error {
+        restante_search::Error::new(ErrorKind::Full, "no space left")
+    }
+}
+
+#[async_trait]
+impl Index for Full {
+    async fn begin(&self) -> Result<Begun, restante_search::Error> {
+        self.series.fetch_add(1, Ordering::Relaxed);
+        self.inner.index.begin().await
+    }
+
+    async fn ended(&self, series: Series) {
+        self.inner.index.ended(series).await;
+    }
+
+    async fn write(
+        &self,
+        series: Series,
+        account: AccountId,
+        batch: Batch,
+    ) -> Result<(), restante_search::Error> {
+        self.inner.index.write(series, account, batch).await?;
+        self.inner.index.begin().await.map(drop)
+    }
+
+    async fn erase(&self, series: Series, account: AccountId) -> Result<(), restante_search::Error> {
+        self.inner.index.erase(series, account).await
+    }
+
+    async fn save(&self, series: Series, checkpoint: Bytes) -> Result<(), restante_search::Error> {
+        self.inner.index.save(series, checkpoint).await
+    }
+
+    async fn revisions(
+        &self,
+        series: Series,
+        accounts: &[AccountId],
+    ) -> Result<Vec<Revision>, restante_search::Error> {
+        self.inner.index.revisions(series, accounts).await
+    }
+
+    async fn commit(&self, _: Series) -> Result<(), restante_search::Error> {
+        Err(Self::error())
+    }
+}
+
+#[async_trait]
+impl Upkeep for Full {
+    fn health(&self) -> Result<(), restante_search::Error> {
+        Err(Self::error())
+    }
+
+    async fn stats(&self) -> Result<Stats, restante_search::Error> {
+        self.inner.upkeep.stats().await
+    }
+
+    async fn check(
+        &self,
+        progress: &(dyn Fn(u64, u64) + Send + Sync),
+    ) -> Result<Report, restante_search::Error> {
+        self.inner.upkeep.check(progress).await
+    }
+
+    async fn clear(&self) -> Result<(), restante_search::Error> {
+        self.inner.upkeep.clear().await
+    }
+
+    async fn close(&self) -> Result<(), restante_search::Error> {
+        self.inner.upkeep.close().await
+    }
+}
+
+/// What was written to memory counted as success: the indexer began again at once, and took all of a core.
+async fn an_index_on_a_full_disk_is_tried_less_and_less_often(mut world: World) {
+    world.deliver(A).await;
+    let inner = restante_search::open(Config::new(EngineUrl::Memory)).await.unwrap();
+    let full = Arc::new(Full { inner: inner.clone(), series: AtomicU64::new(0) });
+    let search = SearchIndex { search: inner.search, index: full.clone(), upkeep: full.clone() };
+    let running = world.run(&search);
+    sleep(Duration::from_secs(2)).await;
+    running.kill().await;
+    let series = full.series.load(Ordering::Relaxed);
+    // 0, 0.1, 0.3, 0.7 and 1.5 s after the start, later on a slow machine.
+    assert!((2..=5).contains(&series), "{series} attempts within two seconds");
+}
+
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         [$((stringify!($name), (|world| Box::pin($name(world))) as Run)),*]
@@ -726,6 +822,7 @@ fn main() {
     ];
     let of_tantivy = tests![
         eq5_the_memory_engine_is_followed_as_well,
+        an_index_on_a_full_disk_is_tried_less_and_less_often,
         eq5_everything_is_found_after_the_index_was_deleted,
         eq5_everything_is_found_after_the_index_was_damaged,
         eq5_everything_is_found_after_the_index_was_cut,

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 use restante_directory::{Actor, Answer, Directory, Operation, PAGE_MAX};
 use restante_http::Route;
 use restante_mail::Mail;
-use restante_operate::{ComponentHealth, Door, Facts, Listener, Offer};
+use restante_operate::{ComponentHealth, Door, Facts, Listener, Offer, RoleCheck};
 use restante_records::AccountId;
 use serde_json::json;
 use tokio::{
@@ -29,6 +29,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(3_600);
 pub struct JmapDoor {
     app: Arc<App>,
     metrics: JmapMetrics,
+    stores: Vec<RoleCheck>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -45,13 +46,14 @@ impl JmapDoor {
         let (mail, directory) = (parts.mail.clone(), parts.directory.clone());
         let (metrics, seconds) = (parts.metrics.clone(), config.upload_seconds.get());
         let (watch, changes) = (mail.records().watch(), directory.changes());
+        let stores = parts.stores.clone();
         let app = Arc::new(App::new(parts, config));
         let tasks = vec![
             tokio::spawn(app.pusher.clone().run(watch, changes)),
             tokio::spawn(expire_uploads(mail, directory, seconds)),
             tokio::spawn(app.push.clone().run()),
         ];
-        Self { app, metrics, tasks }
+        Self { app, metrics, stores, tasks }
     }
 
     /// What all routes work with.
@@ -76,7 +78,9 @@ impl Door for JmapDoor {
     async fn health(&self) -> Vec<ComponentHealth> {
         let ended = self.tasks.iter().any(JoinHandle::is_finished);
         let problem = ended.then(|| "a task of the door has ended: start the server again".to_owned());
-        vec![ComponentHealth::new("JMAP", problem)]
+        // The public sees which of both does not work, and operators see the stores' own lines as well.
+        let stores = self.stores.iter().find_map(|check| (check.problem)());
+        vec![ComponentHealth::new("JMAP", problem), ComponentHealth::new("Mail", stores)]
     }
 
     fn facts(&self, _metrics: &str) -> Facts {
@@ -140,6 +144,29 @@ pub(crate) async fn expire_all(
         if after.is_none() {
             debug!(removed, "removed expired uploads");
             return Ok(removed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_operate::Status;
+
+    use super::*;
+    use crate::testing::{TestServer, parts};
+
+    /// All mail was deferred because of a full disk, and health said that mail works.
+    #[tokio::test]
+    async fn health_says_that_the_stores_do_not_work() {
+        let server = TestServer::in_memory(JmapConfig::default()).await;
+        let full = || Some("the disk is full".to_owned());
+        for (problem, expected) in [(None, Status::Ready), (Some(full), Status::NotReady)] {
+            let check =
+                RoleCheck { name: "Records", problem: Arc::new(move || problem.and_then(|full| full())) };
+            let parts = JmapParts { stores: vec![check], ..parts(&server.mail, &server.directory) };
+            let health = JmapDoor::new(parts, JmapConfig::default()).health().await;
+            let health: Vec<_> = health.iter().map(|part| (part.name, part.status)).collect();
+            assert_eq!(health, [("JMAP", Status::Ready), ("Mail", expected)]);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use restante_directory::Directory;
 use restante_http::MemoryBudget;
 use restante_mail::{Mail, sending::SendingLimits};
+use restante_operate::RoleCheck;
 use restante_search::Search;
 
 use crate::{JmapMetrics, OpenConnections};
@@ -17,6 +18,8 @@ pub struct JmapParts {
     pub search: Option<Arc<dyn Search>>,
     /// Who logs in, and what they may use.
     pub directory: Directory,
+    /// Whether its stores work.
+    pub stores: Vec<RoleCheck>,
     /// How much an account may send; without it as much as it likes.
     pub sending: Option<SendingLimits>,
     /// The memory of requests, decoded parts and unread answers.

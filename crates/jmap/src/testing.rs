@@ -368,6 +368,7 @@ pub(crate) fn parts(mail: &Mail, directory: &Directory) -> JmapParts {
         mail: mail.clone(),
         search: None,
         directory: directory.clone(),
+        stores: Vec::new(),
         sending: None,
         memory: Arc::<MemoryBudget>::default(),
         metrics: JmapMetrics::default(),

@@ -97,7 +97,7 @@ impl Environment {
         allocate_lock_file(folder)?;
         let env = reserve(folder, tables, map_bytes, file_bytes.saturating_mul(2))?;
         env.clear_stale_readers().map_err(|error| lmdb_error("open", error))?;
-        let (store, tables) = open_tables(&env, tables)?;
+        let (store, tables) = open_tables(&env, folder, tables)?;
         let readers = Readers::new(env.clone());
         let environment = Self { env, readers, tables, store, path, file };
         let _ = environment.allocate(); // a full disk is no reason not to open
@@ -136,11 +136,7 @@ impl Environment {
                 let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
                 Err(Error::full(what))
             }
-            Err(error @ heed::Error::Io(_)) => {
-                let error = lmdb_error("write", error);
-                // LMDB reports a write that was cut short by a full disk as EIO.
-                Err(if self.has_space() { error } else { self.full() })
-            }
+            Err(error @ heed::Error::Io(_)) => Err(write_error(&self.path, error, self.has_space())),
             Err(error) => Err(lmdb_error("write", error)),
             Ok(id) => {
                 let _ = self.allocate();
@@ -187,10 +183,6 @@ impl Environment {
     pub(crate) fn has_space(&self) -> bool {
         restante_disk::free_bytes(&self.path).map_or(true, |free| free >= FREE_BYTES_MIN)
             && self.allocate().is_ok()
-    }
-
-    fn full(&self) -> Error {
-        Error::io("write", self.path.display(), std::io::ErrorKind::StorageFull.into())
     }
 
     /// Whether the store was opened with a table.
@@ -335,7 +327,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
 fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     allocate_lock_file(folder)?;
     let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| lmdb_error("make", error))?;
-    let opened = open_tables(&env, tables);
+    let opened = open_tables(&env, folder, tables);
     env.prepare_for_closing().wait();
     opened.map(|_| ())
 }
@@ -349,7 +341,11 @@ fn move_in(making: &Path, folder: &Path) -> std::io::Result<()> {
     std::fs::remove_dir_all(making)
 }
 
-fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
+fn open_tables(
+    env: &Env<WithoutTls>,
+    folder: &Path,
+    tables: &[Table],
+) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
     let mut transaction = env.write_txn().map_err(|error| lmdb_error("open", error))?;
     let mut create = |name: &str| {
         let created = env.create_database(&mut transaction, Some(name));
@@ -361,8 +357,21 @@ fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Ta
         opened.push((*table, create(table.name())?));
     }
     check_format(store, &mut transaction)?;
-    transaction.commit().map_err(|error| lmdb_error("write", error))?;
+    transaction.commit().map_err(|error| {
+        let has_space = restante_disk::free_bytes(folder).map_or(true, |free| free >= FREE_BYTES_MIN);
+        write_error(folder, error, has_space)
+    })?;
     Ok((store, opened))
+}
+
+/// The error of a transaction. LMDB reports a write that was cut short by a full disk as EIO.
+fn write_error(path: &Path, error: heed::Error, has_space: bool) -> Error {
+    match error {
+        heed::Error::Io(_) if !has_space => {
+            Error::io("write", path.display(), std::io::ErrorKind::StorageFull.into())
+        }
+        error => lmdb_error("write", error),
+    }
 }
 
 /// The two pages that LMDB begins with, and the table of tables.

@@ -13,8 +13,11 @@ use tracing::error;
 
 use crate::{Error, layer::Sequence, log::Slot, shared::Shared};
 
-/// Answers the caller of a write.
-pub(crate) type Answer = Box<dyn FnOnce(Result<(), Error>) + Send>;
+/// What a write wants to be called later.
+pub(crate) type Hooks = Vec<Box<dyn FnOnce() + Send>>;
+
+/// Answers the caller of a write; returns what to call when all of its group are answered.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), Error>) -> Hooks + Send>;
 
 /// Batches that become durable together, and the answers to their callers.
 pub(crate) struct Group {
@@ -67,9 +70,10 @@ pub(crate) fn refusal(error: &impl std::fmt::Display) -> String {
 pub(crate) fn answer(answers: Vec<Answer>, result: &Result<(), Error>, begun: Instant, shared: &Shared) {
     shared.metrics.groups.inc();
     shared.metrics.waiting_rows.set(shared.waiting_rows() as i64);
-    for answer in answers {
-        answer(result.as_ref().copied().map_err(Error::duplicate));
-    }
+    let answered =
+        answers.into_iter().flat_map(|answer| answer(result.as_ref().copied().map_err(Error::duplicate)));
+    let hooks: Hooks = answered.collect();
+    hooks.into_iter().for_each(|hook| hook());
     shared.metrics.group_seconds.observe(begun.elapsed().as_secs_f64());
 }
 

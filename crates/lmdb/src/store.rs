@@ -23,7 +23,7 @@ use crate::{
     Error, Metrics, Table, View,
     env::{Environment, Progress, RedoRows},
     frame,
-    group::{Answer, Syncer},
+    group::{Answer, Hooks, Syncer},
     key::KEY_BYTES_MAX,
     layer::Layer,
     log::{self, CommitLog},
@@ -323,19 +323,18 @@ fn job<T: Send + 'static>(
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
         let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
-        let [before, after] = [&mut batch.hooks, &mut batch.hooks_after_answer].map(std::mem::take);
+        let [before, after] = [&mut batch.hooks, &mut batch.hooks_after_answers].map(std::mem::take);
         let answer: Answer = Box::new(move |written: Result<(), Error>| {
             let is_durable = done.is_ok() && written.is_ok();
-            let call = |hooks: Vec<Box<dyn FnOnce() + Send>>| {
-                hooks.into_iter().filter(|_| is_durable).for_each(|hook| hook());
-            };
-            call(before);
+            let called = |hooks: Hooks| if is_durable { hooks } else { Hooks::new() };
+            called(before).into_iter().for_each(|hook| hook());
+            let after = called(after);
             let result = match written {
                 Ok(()) => done,
                 Err(error) => done.and(Err(error)),
             };
             let _ = sender.send(result); // the caller may be gone
-            call(after);
+            after
         });
         (keep, answer)
     };
@@ -451,8 +450,8 @@ impl Drop for Inner {
 pub struct Batch<'s> {
     view: &'s View<'s>,
     rows: &'s mut Rows,
-    hooks: Vec<Box<dyn FnOnce() + Send>>,
-    hooks_after_answer: Vec<Box<dyn FnOnce() + Send>>,
+    hooks: Hooks,
+    hooks_after_answers: Hooks,
 }
 
 /// The rows of a batch, encoded.
@@ -480,7 +479,7 @@ impl Rows {
 
 impl<'s> Batch<'s> {
     pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
-        Self { view, rows, hooks: Vec::new(), hooks_after_answer: Vec::new() }
+        Self { view, rows, hooks: Hooks::new(), hooks_after_answers: Hooks::new() }
     }
 
     /// What was written before this batch.
@@ -507,8 +506,8 @@ impl<'s> Batch<'s> {
         self.hooks.push(Box::new(hook));
     }
 
-    /// The same behind the answer: for what would keep the caller of the write waiting.
+    /// The same when the writes that became durable together have been answered: for what would keep their callers waiting.
     pub fn on_answered(&mut self, hook: impl FnOnce() + Send + 'static) {
-        self.hooks_after_answer.push(Box::new(hook));
+        self.hooks_after_answers.push(Box::new(hook));
     }
 }

@@ -190,7 +190,7 @@ impl Writer {
         let refused = self.shared.health().and_then(|()| self.release_log()).err();
         if let Some(error) = refused.or(self.pending.wrong.take()) {
             self.pending.frames.truncate(start);
-            answer(Err(error));
+            drop(answer(Err(error)));
             return;
         }
         if keep == Keep::Nothing || self.pending.count == 0 {
@@ -206,7 +206,7 @@ impl Writer {
             }
             Err(error) => {
                 self.shared.note_refused(&error);
-                answer(Err(error));
+                drop(answer(Err(error)));
             }
         }
     }

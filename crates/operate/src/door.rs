@@ -81,6 +81,10 @@ pub trait Door: Send + Sync {
     /// Its routes on a listener; none where it has nothing to serve.
     fn routes(&self, listener: Listener, offer: Offer) -> Vec<Route>;
 
+    /// The server has been asked to stop: connections of the door's own listeners that have no work end now, and others within
+    /// their stop timeout. Requests of the shared listeners are still served until [`Door::close`].
+    fn stop(&self) {}
+
     /// Ends its connections and waits for work that was accepted.
     async fn close(&self);
 }

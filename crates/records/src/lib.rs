@@ -47,6 +47,7 @@ mod changes;
 mod commit;
 mod entries;
 mod feed;
+mod get_each;
 mod indexes;
 mod lmdb;
 #[cfg(any(feature = "postgres", feature = "cassandra"))]
@@ -73,6 +74,7 @@ pub use cassandra_url::CassandraUrl;
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
+pub use get_each::get_each;
 pub use metrics::Metrics;
 pub use open::{
     CassandraConfig, Config, EngineUrl, LmdbConfig, Opened, PostgresConfig, check_pages, open, open_moving,

@@ -30,7 +30,7 @@ fn help() -> String {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  success
-  1  failure, something wrong was found (check, import, copy), or archives differ (compare)
+  1  failure, something wrong was found (check, import, export, copy), or archives differ (compare)
   2  the command line or the settings can't be used
   3  another process holds what is needed: a locked archive or other store, a port in use
   130  stopped by Ctrl-C or SIGTERM; the same command continues (archive copy, archive import)";

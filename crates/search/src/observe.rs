@@ -34,14 +34,16 @@ pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
 }
 
 impl Observed {
-    /// Counts an error. An outage is logged once, however many operations fail meanwhile.
+    /// Counts an error. An outage is logged once, however many operations fail meanwhile. One of writes lasts until a commit succeeds:
+    /// what is only written to memory does.
     fn noted<T>(&self, operation: Operation, result: Result<T, Error>) -> Result<T, Error> {
         let is_outage = match operation {
             Operation::Query => &self.is_query_outage,
             Operation::Write | Operation::Upkeep => &self.is_write_outage,
         };
         let Err(error) = &result else {
-            if is_outage.load(Ordering::Relaxed) && is_outage.swap(false, Ordering::Relaxed) {
+            let is_over = || operation == Operation::Query || self.inner.upkeep.health().is_ok();
+            if is_outage.load(Ordering::Relaxed) && is_over() && is_outage.swap(false, Ordering::Relaxed) {
                 info!(operation = operation.as_str(), "search operations succeed again");
             }
             return result;

@@ -66,7 +66,8 @@ pub struct Config {
     pub tantivy: TantivyConfig,
     /// Settings of the `opensearch` engine.
     pub opensearch: OpensearchConfig,
-    /// Open only an index that is there, of engines that can say so: nothing is made, and a server that is out of reach is an error.
+    /// Open only an index that is there, of engines that can say so: nothing is made, what is damaged is not removed, and a server that
+    /// is out of reach is an error.
     pub must_exist: bool,
     /// The metrics to count in.
     pub metrics: Metrics,
@@ -198,7 +199,7 @@ pub struct Opened {
 /// it is back.
 ///
 /// # Errors
-/// `NotFound` when there is none and [`Config::must_exist`]; `Invalid` when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index
+/// With [`Config::must_exist`] `NotFound` when there is none, and `Corrupt` when it is damaged or of another version; `Invalid` when a setting is out of its bounds, or OpenSearch refuses user and password; `Conflict` when another process has the index
 /// open, or when something else has the name that the index needs; those of the disk.
 pub fn open(config: Config) -> BoxFuture<'static, Result<Opened, Error>> {
     // Boxed here, so that this crate compiles what the engines need, and not each crate that opens one.

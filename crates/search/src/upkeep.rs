@@ -8,7 +8,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Whether the index can be asked and written, from memory.
     ///
     /// # Errors
-    /// The error of the last write that failed, until one succeeds; `Unavailable` when the index was found damaged and is not made
+    /// The error of the last write that failed, until a commit succeeds; `Unavailable` when the index was found damaged and is not made
     /// again yet, or is closed.
     fn health(&self) -> Result<(), Error>;
 

@@ -2,6 +2,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::{NonZero, NonZeroU32, NonZeroU64},
+    os::unix,
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -68,6 +69,9 @@ pub struct SmtpConfig {
     pub message_timeout_ms: NonZeroU64,
     /// How long a client may take to read replies.
     pub stall_timeout_ms: NonZeroU64,
+    /// How long messages that were begun may take after the server began to stop; then their connections are cut.
+    #[serde(skip)]
+    pub stop_timeout_ms: u64,
 }
 
 impl Default for SmtpConfig {
@@ -97,6 +101,7 @@ impl Default for SmtpConfig {
             data_timeout_ms: nonzero!(180_000),
             message_timeout_ms: nonzero!(3_600_000),
             stall_timeout_ms: nonzero!(30_000),
+            stop_timeout_ms: 5_000,
         }
     }
 }
@@ -126,6 +131,7 @@ impl SmtpConfig {
             connections_max: self.connections_max.get(),
             connections_per_address_max: self.connections_per_address_max.get(),
             stall_timeout: Duration::from_millis(self.stall_timeout_ms.get()),
+            stop_timeout: Duration::from_millis(self.stop_timeout_ms),
             ..Limits::default()
         }
     }
@@ -190,7 +196,15 @@ impl FromStr for LmtpAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix("unix:") {
-            Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(path) if !path.is_empty() => match unix::net::SocketAddr::from_pathname(path) {
+                Ok(_) => Ok(Self::Unix(path.into())),
+                Err(_) => {
+                    let (shown, bytes) = (path.escape_debug(), path.len());
+                    Err(format!(
+                        "'{shown}' can't be the path of a socket: it has {bytes} bytes, use a shorter one"
+                    ))
+                }
+            },
             _ => text.parse().map(Self::Tcp).map_err(|_| {
                 let shown = text.escape_debug();
                 format!("'{shown}' is no address: use one like 127.0.0.1:24 or unix:/run/restante/lmtp")
@@ -255,9 +269,11 @@ mod tests {
         assert_eq!(listen(json!("127.0.0.1:24")).unwrap(), [LmtpAddress::Tcp(tcp)]);
         assert_eq!(listen(json!(["unix:/run/lmtp"])).unwrap(), [unix]);
         assert_eq!(listen(json!("")).unwrap(), []);
-        for wrong in [json!("unix:"), json!("/run/lmtp"), json!("localhost:24"), json!(24)] {
+        let long = format!("unix:/{}", "a".repeat(107)); // a socket's address has room for 107 bytes
+        for wrong in [json!("unix:"), json!(long), json!("/run/lmtp"), json!("localhost:24"), json!(24)] {
             assert!(listen(wrong.clone()).is_err(), "{wrong}");
         }
+        assert!(listen(json!(&long[..long.len() - 1])).is_ok());
         let config = SmtpConfig { listen: vec!["[::]:25".parse().unwrap()], ..SmtpConfig::default() };
         let written = serde_json::to_value(&config).unwrap();
         assert_eq!(serde_json::from_value::<SmtpConfig>(written).unwrap(), config);

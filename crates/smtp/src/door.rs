@@ -3,7 +3,10 @@
 use std::{
     fs, io,
     net::SocketAddr,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::{
+        fs::{FileTypeExt, PermissionsExt},
+        net::UnixStream,
+    },
     path::Path,
     sync::{
         Arc,
@@ -273,9 +276,9 @@ impl SmtpDoor {
             };
             listener.serve(handler, stop).await;
             if let Some(path) = socket
-                && let Err(error) = fs::remove_file(&path)
+                && let Err(error) = remove_socket(&path)
             {
-                warn!(path = %path.display(), %error, "can't remove the Unix socket");
+                warn!(%error, "a Unix socket stays");
             }
         });
         self.tasks.lock().push(task);
@@ -327,9 +330,13 @@ impl Door for SmtpDoor {
         Vec::new()
     }
 
-    /// Lets clients finish the message that they are sending, within the listeners' stop timeout.
-    async fn close(&self) {
+    fn stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Lets clients finish the message that they are sending, within the listeners' stop timeout since the stop.
+    async fn close(&self) {
+        self.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             if let Err(error) = task.await {
@@ -369,11 +376,42 @@ fn bind_unix(path: &Path) -> Result<UnixListener, Error> {
             )));
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed)?;
+            remove_socket(path)?; // so is a connection to a file that is no socket
         }
         Err(_) => {} // nothing is there, or binding says what is wrong
     }
     let socket = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
     Ok(socket)
+}
+
+/// Removes a socket, and nothing else that may be at its path.
+fn remove_socket(path: &Path) -> Result<(), Error> {
+    let failed = |error| Error::io("remove the Unix socket", path.display(), error);
+    if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
+        let path = path.display();
+        return Err(Error::invalid(format!("{path} is no socket: remove it, or use another path for LMTP")));
+    }
+    fs::remove_file(path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any file at the path was replaced by the socket.
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_serves_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lmtp");
+        fs::write(&path, "notes").unwrap();
+        let error = bind_unix(&path).unwrap_err();
+        assert!(error.to_string().contains("is no socket"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"notes");
+        fs::remove_file(&path).unwrap();
+        drop(bind_unix(&path).unwrap());
+        let served = bind_unix(&path).unwrap();
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), restante_core::ErrorKind::Conflict);
+        drop(served);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_core::{Error, Timestamp};
 use restante_directory::EmailAddress;
-use restante_mail::queue::{NewMessage, NewRecipient, Notify, Source, SourceKind, Transmission};
+use restante_mail::queue::{NewMessage, NewRecipient, Notify, Return, Source, SourceKind, Transmission};
 use restante_mail_wire::smtp::encode_xtext;
 use restante_records::RecordId;
 use sha2::{Digest, Sha256};
@@ -52,6 +52,21 @@ pub struct Forwarded<'m> {
     pub targets: &'m [String],
     /// When it was received.
     pub received: Timestamp,
+    /// Which reports its sender wants.
+    pub reports: ForwardReports<'m>,
+}
+
+/// Which reports the sender of a forwarded message wants (RFC 3461). The default is that of mail without these parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForwardReports<'m> {
+    /// `NOTIFY` of the alias.
+    pub notify: Notify,
+    /// `ORCPT` of the alias, if it was given.
+    pub original: Option<&'m str>,
+    /// `ENVID`.
+    pub envelope_id: Option<&'m str>,
+    /// `RET`.
+    pub returned: Option<Return>,
 }
 
 impl Forwards {
@@ -77,10 +92,11 @@ impl Forwards {
         let is_wide = mail.targets.iter().chain([&sender]).any(|address| !address.is_ascii());
         let transmission =
             Transmission { is_utf8: is_wide || (mail.is_utf8 && transmission.is_utf8), ..transmission };
-        let original = original_of(&mail.alias.to_string());
+        let given = mail.reports.original.map(str::to_owned);
+        let original = given.or_else(|| original_of(&mail.alias.to_string()));
         let recipient = |address: &String| NewRecipient {
             address: address.clone(),
-            notify: Notify::default(),
+            notify: mail.reports.notify,
             original: original.clone(),
         };
         let size = raw.len() as u64;
@@ -94,8 +110,8 @@ impl Forwards {
             blob: self.outbox.put(raw).await?,
             size,
             sender,
-            envelope_id: None,
-            returned: None,
+            envelope_id: mail.reports.envelope_id.map(str::to_owned),
+            returned: mail.reports.returned,
             transmission,
             due: u64::try_from(mail.received.seconds()).unwrap_or_default(),
             recipients: mail.targets.iter().map(recipient).collect(),

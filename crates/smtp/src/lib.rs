@@ -31,7 +31,7 @@ mod trace;
 pub use config::{LmtpAddress, LmtpConfig, SmtpConfig};
 pub use delivery::{Delivered, Delivery, DeliveryError, ReceivedMail, Report};
 pub use door::{Parts, SmtpDoor};
-pub use forwards::{ForwardSender, Forwarded, Forwards};
+pub use forwards::{ForwardReports, ForwardSender, Forwarded, Forwards};
 pub use journal::{
     About, DeliveryEntry, DeliveryJournal, Found, Journal, JournalConfig, JournalMetrics, Lookup, NotedReply,
     Outcome, queued_id,

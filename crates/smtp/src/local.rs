@@ -5,14 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_core::{Clock, Error, ErrorKind, Timestamp};
 use restante_directory::{Domain, EmailAddress, Resolution};
-use restante_mail::queue::{Attempted, Outgoing, Recipient, Reply, SourceKind};
+use restante_mail::queue::{Attempted, Notify, Outgoing, Recipient, Reply, SourceKind};
 use restante_records::{AccountId, RecordId};
 use sha2::{Digest, Sha256};
 use tracing::debug;
 
 use crate::{
-    Delivered, Delivery, DeliveryEntry, DeliveryError, Forwarded, Forwards, Journal, Outcome, ReceivedMail,
-    Recipients, Target, queued_id,
+    Delivered, Delivery, DeliveryEntry, DeliveryError, ForwardReports, Forwarded, Forwards, Journal, Outcome,
+    ReceivedMail, Recipients, Target, queued_id,
     recipients::{Destination, Outside, active},
     refusal::Refusal,
     trace::{self, Header, RECEIVED_MAX},
@@ -41,11 +41,23 @@ pub struct LocalDelivery {
 /// What is placed.
 struct Placing<'p> {
     message: &'p Outgoing,
-    /// The recipient.
-    address: &'p str,
+    recipient: &'p Recipient,
     digest: [u8; 32],
     received: Timestamp,
     message_id: Option<String>,
+}
+
+/// What became of a message.
+#[derive(Default)]
+struct Placed {
+    /// The emails that it made, and those of an earlier attempt that are to be named.
+    emails: Vec<(AccountId, RecordId)>,
+    /// Whether accounts have it.
+    is_stored: bool,
+    /// Whether copies of it go to other servers.
+    is_forwarded: bool,
+    /// Whether they report its delivery: it leads to one address alone.
+    is_reported_further: bool,
 }
 
 impl LocalDelivery {
@@ -72,25 +84,30 @@ impl LocalDelivery {
         }
     }
 
-    /// Places a message, and returns the emails that it made.
-    async fn place(&self, message: &Outgoing, address: &str) -> Result<Vec<(AccountId, RecordId)>, Refusal> {
-        let Destination { targets, outside } = self.destination(&message.sender, address).await?;
+    /// Places a message.
+    async fn place(&self, message: &Outgoing, recipient: &Recipient) -> Result<Placed, Refusal> {
+        let Destination { targets, outside } = self.destination(&message.sender, &recipient.address).await?;
         let header = Header::read(&message.bytes);
         if header.received > RECEIVED_MAX {
             return Err(Refusal::HopLimit);
         }
         let (digest, received) = (digest_of(message), self.clock.now());
-        let placing = Placing { message, address, digest, received, message_id: message.message_id() };
-        let placed = match targets.is_empty() {
-            true => Vec::new(),
-            false => self.place_in_accounts(&placing, &header, &targets).await?,
-        };
+        let placing = Placing { message, recipient, digest, received, message_id: message.message_id() };
+        let mut placed = Placed { is_stored: !targets.is_empty(), ..Placed::default() };
+        if placed.is_stored {
+            placed.emails = self.place_in_accounts(&placing, &header, &targets).await?;
+        }
         // The last, so that an attempt that is repeated has forwarded nothing.
         if let (Some(outside), Some(forwards)) = (outside, &self.forwards) {
             if header.was_delivered_to(&outside.alias) {
                 return Err(Refusal::ForwardLoop);
             }
-            self.forward(&placing, &outside, forwards).await?;
+            placed.is_forwarded = true;
+            placed.is_reported_further = !placed.is_stored && outside.addresses.len() == 1;
+            let mut notify = recipient.notify;
+            // RFC 3461 §5.2.7.3: that an alias of several addresses was reached is reported once, by this server.
+            notify.on_success &= placed.is_reported_further;
+            self.forward(&placing, &outside, notify, forwards).await?;
             self.note(&placing, None, Outcome::Queued);
         }
         Ok(placed)
@@ -150,6 +167,7 @@ impl LocalDelivery {
         &self,
         placing: &Placing<'_>,
         outside: &Outside,
+        notify: Notify,
         forwards: &Forwards,
     ) -> Result<(), Refusal> {
         let message = placing.message;
@@ -161,6 +179,12 @@ impl LocalDelivery {
             alias: &outside.alias,
             targets: &outside.addresses,
             received: placing.received,
+            reports: ForwardReports {
+                notify,
+                original: placing.recipient.original.as_deref(),
+                envelope_id: message.envelope_id.as_deref(),
+                returned: message.returned,
+            },
         };
         forwards.forward(forwarded).await.map_err(|error| {
             debug!(%error, "a message could not be forwarded");
@@ -178,7 +202,7 @@ impl LocalDelivery {
             peer: None,
             hello: String::new(),
             sender: message.sender.clone(),
-            recipient: placing.address.to_owned(),
+            recipient: placing.recipient.address.clone(),
             account: target.map(|target| (target.account, target.address.to_string())),
             id: queued_id(&message.key),
             message_id: placing.message_id.clone(),
@@ -221,14 +245,18 @@ impl LocalDelivery {
         message: &Outgoing,
         recipient: &Recipient,
     ) -> (Attempted, Vec<(AccountId, RecordId)>) {
-        let (reply, placed) = match Box::pin(self.place(message, &recipient.address)).await {
-            Ok(placed) => (Reply::own(250, "2.1.5", "delivered"), placed),
+        let (reply, placed) = match Box::pin(self.place(message, recipient)).await {
+            Ok(placed) => {
+                let text = if placed.is_stored { "delivered" } else { "forwarded" };
+                (Reply::own(250, "2.1.5", text), placed)
+            }
             Err(refusal) => {
                 let reply = refusal.reply();
-                (Reply::own(reply.code, reply.status, reply.text), Vec::new())
+                (Reply::own(reply.code, reply.status, reply.text), Placed::default())
             }
         };
-        (Attempted { reply, is_reported_further: false }, placed)
+        let Placed { emails, is_forwarded, is_reported_further, .. } = placed;
+        (Attempted { reply, is_reported_further, is_forwarded }, emails)
     }
 }
 

@@ -35,13 +35,13 @@ pub struct MailDelivery {
     mail: Mail,
     deliveries_at_once_max: NonZero<usize>,
     /// Messages that are being delivered.
-    under_way: Arc<AtomicUsize>,
+    delivering: Arc<AtomicUsize>,
 }
 
 /// A message that is being delivered, until this is dropped.
-struct UnderWay(Arc<AtomicUsize>);
+struct Delivering(Arc<AtomicUsize>);
 
-impl Drop for UnderWay {
+impl Drop for Delivering {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -50,16 +50,16 @@ impl Drop for UnderWay {
 impl MailDelivery {
     /// Delivery into this mail, with the bounds of the settings.
     pub fn new(mail: Mail, config: &SmtpConfig) -> Self {
-        Self { mail, deliveries_at_once_max: config.deliveries_at_once_max, under_way: Arc::default() }
+        Self { mail, deliveries_at_once_max: config.deliveries_at_once_max, delivering: Arc::default() }
     }
 
     /// Notes a message that is being delivered; returns whether its blob may be put without a sync, which its one commit then saves.
-    fn begin(&self, mail: &ReceivedMail, targets: &[Target]) -> (UnderWay, bool) {
-        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+    fn begin(&self, mail: &ReceivedMail, targets: &[Target]) -> (Delivering, bool) {
+        let before = self.delivering.fetch_add(1, Ordering::Relaxed);
         let is_short = mail.raw.len() <= UNSYNCED_BYTES_MAX && targets.len() == 1;
         let is_unsynced =
             is_short && before < UNSYNCED_AT_ONCE_MAX && self.mail.records().makes_blobs_durable();
-        (UnderWay(self.under_way.clone()), is_unsynced)
+        (Delivering(self.delivering.clone()), is_unsynced)
     }
 
     async fn deliver_to(
@@ -148,7 +148,7 @@ impl Delivery for MailDelivery {
 
     async fn deliver(&self, mail: ReceivedMail, targets: &[Target]) -> Report {
         // The blob comes before the commits, or its bytes with the only one: a record never refers to bytes that a power cut takes away.
-        let (_under_way, is_unsynced) = self.begin(&mail, targets);
+        let (_delivering, is_unsynced) = self.begin(&mail, targets);
         let report = match mail.raw.len() <= INLINE_BYTES_MAX {
             true => self.deliver_short(&mail, targets, is_unsynced).await,
             false => self.deliver_long(&mail, targets).await,

@@ -113,6 +113,10 @@ pub(crate) async fn destination_of(server: &Server, path: ForwardPath<'_>) -> Re
     if let Some(forwards) = &server.forwards
         && let Some(original) = forwards.sender.original(&mailbox.to_string())
     {
+        // The hash says nothing of the domain: one of this server alone is not relayed for others.
+        if let Err(refusal @ (Refusal::Relay | Refusal::Away)) = resolve(server, &address).await {
+            return Err(refusal);
+        }
         let outside = Outside { alias: address, addresses: vec![original], is_return: true };
         return Ok(Destination { targets: Vec::new(), outside: Some(outside) });
     }

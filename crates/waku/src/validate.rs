@@ -89,7 +89,7 @@ pub enum Problem {
     /// It is further in the past than the window allows.
     #[error("is {seconds} s in the past: at most {window} s are taken")]
     TooOld {
-        /// The difference from the clock, in whole seconds.
+        /// The difference from the clock, in whole seconds, rounded up: always more than the window.
         seconds: u64,
         /// The limit.
         window: u64,
@@ -97,7 +97,7 @@ pub enum Problem {
     /// It is further in the future than the window allows.
     #[error("is {seconds} s in the future: at most {window} s are taken")]
     InFuture {
-        /// The difference from the clock, in whole seconds.
+        /// The difference from the clock, in whole seconds, rounded up: always more than the window.
         seconds: u64,
         /// The limit.
         window: u64,
@@ -120,7 +120,7 @@ pub enum Problem {
 
 impl Problem {
     /// Recognises a time in another unit: in nanoseconds it would be before the spring of 1973, and in that unit it is after.
-    pub(crate) fn of_unit(time: Timestamp) -> Option<Self> {
+    pub fn of_unit(time: Timestamp) -> Option<Self> {
         let number = time.nanos();
         let unit = match number.unsigned_abs() {
             100_000_000..100_000_000_000 => "seconds",
@@ -242,7 +242,7 @@ fn check_timestamp(timestamp: Timestamp, now: Timestamp, window: u64) -> Result<
     if let Some(problem) = Problem::of_unit(timestamp) {
         return Err(Invalid::new("timestamp", problem));
     }
-    let seconds = (ahead.unsigned_abs() / NANOS_PER_SECOND.unsigned_abs() as u128) as u64; // below 2^35
+    let seconds = ahead.unsigned_abs().div_ceil(NANOS_PER_SECOND.unsigned_abs() as u128) as u64; // below 2^35
     let problem =
         if ahead < 0 { Problem::TooOld { seconds, window } } else { Problem::InFuture { seconds, window } };
     Err(Invalid::new("timestamp", problem))

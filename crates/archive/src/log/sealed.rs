@@ -1,6 +1,7 @@
 //! A segment that is complete: its log and its index, both mapped, neither ever changed.
 
 use std::{
+    collections::BTreeSet,
     ops::Range,
     sync::{
         Arc, OnceLock,
@@ -9,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use restante_core::{Key, MessageHash, Timestamp};
 use tracing::error;
@@ -26,6 +28,9 @@ use crate::{
     topics::{Dictionary, Selection, TopicId, TopicSet},
 };
 
+/// Damaged rows of a segment that are remembered, so that each is counted once.
+const DAMAGED_ROWS_MAX: usize = 10_000;
+
 /// See the module.
 pub(super) struct Sealed {
     pub(super) id: SegmentId,
@@ -42,6 +47,8 @@ pub(super) struct Sealed {
     verified: Vec<AtomicU64>,
     columns: OnceLock<bool>,
     damaged: Counter,
+    /// Rows that were found damaged, so that each is counted and logged once.
+    damaged_rows: Mutex<BTreeSet<usize>>,
     /// How often postings were merged, for tests.
     #[cfg(test)]
     merges: AtomicU64,
@@ -93,6 +100,7 @@ impl Sealed {
             verified,
             columns: OnceLock::new(),
             damaged,
+            damaged_rows: Mutex::default(),
             #[cfg(test)]
             merges: AtomicU64::new(0),
         })
@@ -371,10 +379,17 @@ impl Sealed {
         let timestamp = record.and_then(|record| record.message()).map(|message| message.timestamp.0);
         let is_sound = timestamp.is_some() && timestamp == self.index.timestamps().get(row).copied();
         if !is_sound {
+            self.count_damaged(row, offset);
+        }
+        is_sound
+    }
+
+    fn count_damaged(&self, row: usize, offset: u32) {
+        let mut rows = self.damaged_rows.lock();
+        if rows.len() < DAMAGED_ROWS_MAX && rows.insert(row) {
             self.damaged.inc();
             error!(log = self.id.log_name(), offset, "damaged record left out; see 'restante archive check'");
         }
-        is_sound
     }
 }
 

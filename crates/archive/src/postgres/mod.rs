@@ -64,6 +64,7 @@ pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Err
         window_ns: window_ns(&config),
         is_read_only: config.read_only,
         is_prepared: tokio::sync::OnceCell::new(),
+        left_by_prune: parking_lot::Mutex::default(),
         is_closed: AtomicBool::new(false),
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
@@ -117,6 +118,7 @@ struct Shared {
     schema: String,
     window_ns: i64,
     is_read_only: bool,
+    left_by_prune: parking_lot::Mutex<retention::Left>,
     /// Set once the tables are known to be there.
     is_prepared: tokio::sync::OnceCell<()>,
     is_closed: AtomicBool,
@@ -322,6 +324,10 @@ impl Upkeep for Postgres {
         self.queue()?;
         self.shared.prepared().await?;
         retention::prune(&self.shared, policy, now).await
+    }
+
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        self.shared.left_by_prune.lock().not_removed(policy, now)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {

@@ -49,7 +49,7 @@ async fn prune_on(
 ) -> Result<Pruned, AttemptError> {
     connection.client.batch_execute(&shared.prune_lock("lock")).await.doing("take its turn to prune")?;
     let mut pruned = Pruned::default();
-    let held = held(connection).await?;
+    let mut held = held(connection).await?;
     let catalog_bytes = disk_bytes(connection, "c.relname !~ '^messages_[0-9]+$'").await?;
     for window in choose(&held, catalog_bytes, policy, now) {
         let (messages, drops) = remove(connection, &window.window).await?;
@@ -59,7 +59,9 @@ async fn prune_on(
         pruned.messages += messages;
         pruned.disk_bytes += window.disk_bytes;
         pruned.parts += 1;
+        held.retain(|other| other.window != window.window);
     }
+    *shared.left_by_prune.lock() = Left { held, catalog_bytes };
     if pruned.parts > 0 {
         shared.catalog.take_drops(forget_topics(connection).await?);
     }
@@ -118,6 +120,37 @@ fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp)
         }
     }
     chosen
+}
+
+/// What the last prune has left.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    held: Vec<Held>,
+    catalog_bytes: u64,
+}
+
+impl Left {
+    /// Says which window stays although the policy may let some of its messages go, and why; `None` when there is none.
+    pub(super) fn not_removed(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        let with_messages = self.held.iter().filter(|held| held.messages > 0);
+        let oldest = with_messages.clone().next()?;
+        let messages: u64 = with_messages.map(|held| held.messages).sum();
+        let bytes = self.catalog_bytes + self.held.iter().map(|held| held.disk_bytes).sum::<u64>();
+        let is_too_old = policy.oldest_kept(now).is_some_and(|kept| oldest.window.first_ns < kept.0);
+        let is_too_many = policy.capacity.is_some_and(|capacity| messages > capacity);
+        let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
+        if !(is_too_old || is_too_many || is_too_big) {
+            return None;
+        }
+        let Held { window, messages, disk_bytes, .. } = oldest;
+        Some(format!(
+            "{} ({messages} messages, {disk_bytes} bytes, from {} on) stays although it may have messages that the policy lets go: \
+             the policy keeps others of it, and a window is removed as a whole. It goes once the policy keeps none of it; shorter \
+             windows (archive.postgres.window_seconds) go sooner",
+            window.leaf(),
+            Timestamp(window.first_ns)
+        ))
+    }
 }
 
 /// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while others have the locks.
@@ -214,6 +247,22 @@ mod tests {
         assert_eq!(chosen(&days(5), "capacity:30", 0), [0, 1]);
         assert_eq!(chosen(&days(5), "time:1", 1_000_000_250), [0, 1]);
         assert_eq!(chosen(&days(5), "time:1;capacity:20", 1_000_000_250), [0, 1, 2]);
+    }
+
+    #[test]
+    fn the_window_that_stays_is_named_with_the_reason() {
+        let said = |policy: &str, now| {
+            Left { held: days(3), catalog_bytes: 0 }.not_removed(&policy.parse().unwrap(), Timestamp(now))
+        };
+        for (policy, now) in [("capacity:25", 0), ("time:1", 1_000_000_050)] {
+            let text = said(policy, now).unwrap();
+            assert!(text.starts_with("messages_0 (10 messages, 1000 bytes, from 1970-01-01T"), "{text}");
+            assert!(text.contains("archive.postgres.window_seconds"), "{text}");
+        }
+        for (policy, now) in [("capacity:30", 0), ("time:1", 1_000_000_000), ("size:1MB", 0)] {
+            assert_eq!(said(policy, now), None, "{policy}");
+        }
+        assert_eq!(Left::default().not_removed(&"capacity:1".parse().unwrap(), Timestamp(0)), None);
     }
 
     #[test]

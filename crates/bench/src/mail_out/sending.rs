@@ -109,7 +109,11 @@ impl Local for Nobody {
     }
 
     async fn deliver(&self, _: &Outgoing, _: &Recipient) -> Attempted {
-        Attempted { reply: Reply::own(550, "5.1.1", "nobody is here"), is_reported_further: false }
+        Attempted {
+            reply: Reply::own(550, "5.1.1", "nobody is here"),
+            is_reported_further: false,
+            is_forwarded: false,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Published {
     pub sp: &'static str,
     /// Of how many messages in a hundred.
     pub pct: u8,
+    /// When single failures are to be reported, as `1:d`.
+    pub fo: String,
     /// Where aggregate reports go.
     pub rua: Vec<Destination>,
 }
@@ -46,7 +48,8 @@ impl Published {
         if first != "v" || version != "DMARC1" {
             return None;
         }
-        let mut published = Self { adkim: "r", aspf: "r", p: "none", sp: "", pct: 100, rua: Vec::new() };
+        let mut published =
+            Self { adkim: "r", aspf: "r", p: "none", sp: "", pct: 100, fo: "0".to_owned(), rua: Vec::new() };
         for (name, value) in tags {
             match name.as_str() {
                 "adkim" => published.adkim = alignment(value),
@@ -54,6 +57,7 @@ impl Published {
                 "p" => published.p = policy(value).unwrap_or("none"),
                 "sp" => published.sp = policy(value).unwrap_or(""),
                 "pct" => published.pct = value.parse().ok().filter(|pct| *pct <= 100).unwrap_or(100),
+                "fo" => published.fo = failure_options(value),
                 "rua" => published.rua = destinations(value),
                 _ => {}
             }
@@ -67,6 +71,13 @@ impl Published {
 
 fn alignment(value: &str) -> &'static str {
     if value.eq_ignore_ascii_case("s") { "s" } else { "r" }
+}
+
+/// The options that are known; `0` when there are none, which is the default.
+fn failure_options(value: &str) -> String {
+    let is_known = |option: &&str| matches!(*option, "0" | "1" | "d" | "s");
+    let known: Vec<&str> = value.split(':').map(str::trim).filter(is_known).collect();
+    if known.is_empty() { "0".to_owned() } else { known.join(":") }
 }
 
 fn policy(value: &str) -> Option<&'static str> {

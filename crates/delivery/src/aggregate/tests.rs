@@ -191,7 +191,10 @@ fn check_schema(feedback: &Element) {
     assert!(feedback.names()[3..].iter().all(|name| *name == "record") && feedback.children.len() > 3);
     assert_eq!(feedback.child("report_metadata").names(), ["org_name", "email", "report_id", "date_range"]);
     assert_eq!(feedback.child("report_metadata/date_range").names(), ["begin", "end"]);
-    assert_eq!(feedback.child("policy_published").names(), ["domain", "adkim", "aspf", "p", "sp", "pct"]);
+    assert_eq!(
+        feedback.child("policy_published").names(),
+        ["domain", "adkim", "aspf", "p", "sp", "pct", "fo"]
+    );
     for record in &feedback.children[3..] {
         assert_eq!(record.names(), ["row", "identifiers", "auth_results"]);
         assert_eq!(record.child("row").names(), ["source_ip", "count", "policy_evaluated"]);
@@ -243,7 +246,9 @@ async fn chk21_a_report_is_well_formed_and_counts_each_message_once() {
     assert_eq!(report.text("report_metadata/report_id"), "19675.a.example");
     assert_eq!(report.text("report_metadata/date_range/begin"), (DAY * DAY_SECONDS).to_string());
     assert_eq!(report.text("report_metadata/date_range/end"), ((DAY + 1) * DAY_SECONDS - 1).to_string());
-    for (name, value) in [("p", "reject"), ("sp", "reject"), ("pct", "50"), ("adkim", "s"), ("aspf", "r")] {
+    for (name, value) in
+        [("p", "reject"), ("sp", "reject"), ("pct", "50"), ("adkim", "s"), ("aspf", "r"), ("fo", "0")]
+    {
         assert_eq!(report.text(&format!("policy_published/{name}")), value, "{name}");
     }
     let (four, one) = (&report.children[3], &report.children[4]);

@@ -75,7 +75,7 @@ pub async fn feedback_of(
 pub fn write_xml(feedback: &Feedback) -> String {
     let mut xml = Xml::default();
     let (begin, end) = feedback.range();
-    let Published { adkim, aspf, p, sp, pct, rua: _ } = &feedback.published;
+    let Published { adkim, aspf, p, sp, pct, fo, rua: _ } = &feedback.published;
     xml.within("feedback", |xml| {
         xml.leaf("version", "1.0");
         xml.within("report_metadata", |xml| {
@@ -96,6 +96,7 @@ pub fn write_xml(feedback: &Feedback) -> String {
                 ("p", p),
                 ("sp", sp),
                 ("pct", &pct),
+                ("fo", fo),
             ] {
                 xml.leaf(name, value);
             }

@@ -1,12 +1,12 @@
 //! The keys of domains, and what operators do with them.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::{path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
 use restante_core::{Clock, Error, ErrorKind, Timestamp};
-use restante_directory::{Actor, Directory, Domain, KeyFile, account_of_domain, hash_of_domain};
+use restante_directory::{
+    Actor, Directory, Domain, KeyFile, account_of_domain, accounts_of_domains, hash_of_domain,
+};
 use restante_mail::dkim;
 use restante_records::{
     AccountId, Body, Change, Commit, Get, Properties, Query, Record, RecordId, Records, Revision,
@@ -22,6 +22,8 @@ use super::{
 pub const KEYS_PER_DOMAIN_MAX: usize = 16;
 /// How often a change is tried while others change keys, too.
 const TRIES: usize = 8;
+/// Keys that are read at once to check the key file.
+const READ_ROWS: usize = 256;
 /// The longest selector: with `._domainkey.` and a domain it must fit into a name of 253 bytes.
 const SELECTOR_BYTES_MAX: usize = 63;
 
@@ -142,19 +144,24 @@ pub struct DkimKeys {
     key_file: Arc<SealingKey>,
 }
 
-/// The key file, which is opened, or made, when a private key is sealed or opened for the first time: a server without DKIM has none.
+/// The key file. It is made when the first private key of all is sealed: a server without DKIM has none.
 struct SealingKey {
     path: PathBuf,
-    opened: OnceLock<KeyFile>,
+    /// As it was last read.
+    read: Mutex<Option<Arc<KeyFile>>>,
 }
 
 impl SealingKey {
-    fn open(&self) -> Result<&KeyFile, Error> {
-        if let Some(opened) = self.opened.get() {
+    /// Opens what was sealed. The file is read again when the key that was read before does not fit: the right file may have been put back.
+    fn open(&self, name: &str, sealed: &[u8]) -> Result<Vec<u8>, Error> {
+        let known = self.read.lock().clone();
+        if let Some(opened) = known.and_then(|key| key.open(name, sealed).ok()) {
             return Ok(opened);
         }
-        let opened = KeyFile::open_or_create(&self.path)?;
-        Ok(self.opened.get_or_init(|| opened))
+        let key = KeyFile::open_existing(&self.path)?;
+        let opened = key.open(name, sealed)?;
+        *self.read.lock() = Some(Arc::new(key));
+        Ok(opened)
     }
 }
 
@@ -166,7 +173,7 @@ impl DkimKeys {
         directory: Directory,
         key_file: PathBuf,
     ) -> Self {
-        let key_file = Arc::new(SealingKey { path: key_file, opened: OnceLock::new() });
+        let key_file = Arc::new(SealingKey { path: key_file, read: Mutex::default() });
         Self { records, clock, directory, key_file }
     }
 
@@ -232,10 +239,11 @@ impl DkimKeys {
             let made = tokio::task::spawn_blocking(move || Pair::generate(algorithm)).await;
             pairs.push(made.map_err(|_| Error::internal("a task that makes a key has ended early"))??);
         }
+        let key_file = self.key_to_seal().await?;
         let mut created = Vec::new();
         for pair in &pairs {
             let info = self
-                .change(&domain, |keys, now| self.add(keys, &domain, pair, selector.as_deref(), now))
+                .change(&domain, |keys, now| add(keys, &key_file, &domain, pair, selector.as_deref(), now))
                 .await?;
             let note = format!("created DKIM key {} of {domain}", info.selector);
             self.directory.note_of_domain(actor, &domain, note).await?;
@@ -244,45 +252,47 @@ impl DkimKeys {
         Ok(Answer { keys: created })
     }
 
-    /// The change that adds a key.
-    fn add(
-        &self,
-        keys: &[StoredKey],
-        domain: &Domain,
-        pair: &Pair,
-        selector: Option<&str>,
-        now: Timestamp,
-    ) -> Result<(Vec<Change>, KeyInfo), Error> {
-        if keys.len() >= KEYS_PER_DOMAIN_MAX {
-            let text =
-                format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
-            return Err(Error::full(text));
-        }
-        let is_used = |selector: &str| keys.iter().any(|key| key.body.info.selector == selector);
-        let selector = match selector {
-            Some(selector) if is_used(selector) => {
-                return Err(Error::conflict(format!(
-                    "the domain {domain} has a DKIM key {selector} already"
-                )));
+    /// The key that seals new private keys. The file is made only where nothing is sealed yet: a new one would hide that the right one is missing.
+    ///
+    /// # Errors
+    /// Those of the key file, and `Invalid` when it opens none of the keys that there are.
+    async fn key_to_seal(&self) -> Result<KeyFile, Error> {
+        let mut refused = None;
+        for account in accounts_of_domains() {
+            let mut after = None;
+            loop {
+                let mut query = Query::new(dkim::KIND, dkim::BY_DOMAIN).limit(READ_ROWS);
+                query.after = after;
+                let page = self.records.query(account, &query).await?;
+                let records = match page.ids.is_empty() {
+                    true => Vec::new(),
+                    false => self.records.get(account, &Get::whole(dkim::KIND, page.ids)).await?,
+                };
+                for record in records.into_iter().flatten() {
+                    let key = StoredKey::of(account, &record)?;
+                    match self.private_key(account, &key) {
+                        Ok(_) => return KeyFile::open_existing(&self.key_file.path),
+                        Err(error) => refused = Some(error),
+                    }
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
             }
-            Some(selector) => selector.to_owned(),
-            None => free_selector(pair.algorithm(), now, is_used),
-        };
-        let seconds = now.seconds();
-        let info = KeyInfo {
-            domain: domain.clone(),
-            selector,
-            algorithm: pair.algorithm(),
-            state: KeyState::Waiting,
-            created: seconds,
-            changed: seconds,
-            public_key: base64_simd::STANDARD.encode_to_string(pair.public()?),
-        };
-        let sealed = self.key_file.open()?.seal(&seal_name(&info), &pair.private()?)?;
-        let body =
-            KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
-        let properties = Properties::default().with(dkim::DOMAIN, hash_of_domain(domain));
-        Ok((vec![Change::Create { kind: dkim::KIND, body: encode(&body)?, properties }], info))
+        }
+        match refused {
+            Some(error) => Err(error.context(
+                "a DKIM key can't be sealed beside those that there are: remove them if the file is lost",
+            )),
+            None => KeyFile::open_or_create(&self.key_file.path),
+        }
+    }
+
+    fn private_key(&self, account: AccountId, key: &StoredKey) -> Result<Vec<u8>, Error> {
+        let sealed = base64_simd::STANDARD.decode_to_vec(&key.body.private_key);
+        let sealed = sealed.map_err(|_| damaged(account, key.id))?;
+        self.key_file.open(&seal_name(&key.body.info), &sealed)
     }
 
     /// Commits changes that are made of the keys of a domain, unless other keys changed meanwhile.
@@ -329,9 +339,7 @@ impl DkimKeys {
         let mut signing = Vec::new();
         for key in keys.iter().filter(|key| key.body.info.state == KeyState::Active) {
             let info = &key.body.info;
-            let sealed = base64_simd::STANDARD.decode_to_vec(&key.body.private_key);
-            let sealed = sealed.map_err(|_| damaged(account_of_domain(domain), key.id))?;
-            let private = self.key_file.open()?.open(&seal_name(info), &sealed)?;
+            let private = self.private_key(account_of_domain(domain), key)?;
             let pair = Pair::read(info.algorithm, &private)?;
             signing.push(SigningKey { selector: info.selector.clone(), pair });
         }
@@ -361,6 +369,43 @@ impl StoredKey {
         let body = encode(&KeyBody { info, private_key: self.body.private_key.clone() })?;
         Ok(Change::Update { kind: dkim::KIND, id: self.id, body: Some(body), properties: None })
     }
+}
+
+/// The change that adds a key.
+fn add(
+    keys: &[StoredKey],
+    key_file: &KeyFile,
+    domain: &Domain,
+    pair: &Pair,
+    selector: Option<&str>,
+    now: Timestamp,
+) -> Result<(Vec<Change>, KeyInfo), Error> {
+    if keys.len() >= KEYS_PER_DOMAIN_MAX {
+        let text = format!("the domain {domain} has {KEYS_PER_DOMAIN_MAX} DKIM keys: remove retired ones");
+        return Err(Error::full(text));
+    }
+    let is_used = |selector: &str| keys.iter().any(|key| key.body.info.selector == selector);
+    let selector = match selector {
+        Some(selector) if is_used(selector) => {
+            return Err(Error::conflict(format!("the domain {domain} has a DKIM key {selector} already")));
+        }
+        Some(selector) => selector.to_owned(),
+        None => free_selector(pair.algorithm(), now, is_used),
+    };
+    let seconds = now.seconds();
+    let info = KeyInfo {
+        domain: domain.clone(),
+        selector,
+        algorithm: pair.algorithm(),
+        state: KeyState::Waiting,
+        created: seconds,
+        changed: seconds,
+        public_key: base64_simd::STANDARD.encode_to_string(pair.public()?),
+    };
+    let sealed = key_file.seal(&seal_name(&info), &pair.private()?)?;
+    let body = KeyBody { info: info.clone(), private_key: base64_simd::STANDARD.encode_to_string(sealed) };
+    let properties = Properties::default().with(dkim::DOMAIN, hash_of_domain(domain));
+    Ok((vec![Change::Create { kind: dkim::KIND, body: encode(&body)?, properties }], info))
 }
 
 fn activate(

@@ -117,7 +117,7 @@ struct World {
     clock: Arc<ManualClock>,
     keys: DkimKeys,
     signer: DomainSigner,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 fn actor() -> Actor {
@@ -140,7 +140,7 @@ async fn world() -> World {
     let key_file = folder.path().join("secrets.key");
     let keys = DkimKeys::new(opened.records.clone(), clock.clone(), directory, key_file);
     let signer = DomainSigner::new(keys.clone());
-    World { opened, clock, keys, signer, _folder: folder }
+    World { opened, clock, keys, signer, folder }
 }
 
 fn domain() -> Domain {
@@ -337,6 +337,20 @@ async fn dk5_keys_rotate_from_waiting_to_active_to_retired_and_are_removed_then(
     assert_eq!(other.operate(unknown).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+fn outgoing(fields: &str) -> Outgoing {
+    Outgoing {
+        bytes: Bytes::from(message(fields)),
+        sender: String::new(),
+        envelope_id: None,
+        returned: None,
+        transmission: Default::default(),
+        source: SourceKind::Smtp,
+        account: None,
+        record: RecordId(0),
+        key: [0; 32],
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
     let world = world().await;
@@ -366,6 +380,7 @@ async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
     // Another key file opens nothing.
     let folder = tempfile::tempdir().unwrap();
     let key_file = folder.path().join("other.key");
+    std::fs::write(&key_file, "0".repeat(64)).unwrap();
     world.activate("k1").await;
     let (clock, records) = (world.clock.clone(), world.opened.records.clone());
     let metrics = DirectoryMetrics::default();
@@ -373,18 +388,39 @@ async fn what_is_no_key_is_refused_and_private_keys_are_sealed() {
         Directory::open(&world.opened, DirectoryConfig::default(), clock.clone(), metrics).await.unwrap();
     let signer = DomainSigner::new(DkimKeys::new(records, clock, directory, key_file));
     let other = World { signer, ..world };
-    let outgoing = Outgoing {
-        bytes: Bytes::from(message("From: anna@example.org\r\n")),
-        sender: String::new(),
-        envelope_id: None,
-        returned: None,
-        transmission: Default::default(),
-        source: SourceKind::Smtp,
-        account: None,
-        record: RecordId(0),
-        key: [0; 32],
-    };
+    let outgoing = outgoing("From: anna@example.org\r\n");
     assert_eq!(other.signer.sign(&outgoing).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// A new file was made in its place, and the right one was not noticed until a restart.
+#[tokio::test]
+async fn a_missing_key_file_is_named_and_used_again_when_it_is_back() {
+    let world = world().await;
+    let path = world.folder.path().join("secrets.key");
+    world.create(Algorithm::Ed25519, "one").await;
+    world.activate("one").await;
+    let right = std::fs::read(&path).unwrap();
+    let create = || {
+        let (algorithms, selector) = (vec![Algorithm::Ed25519], None);
+        Operation::Create { domain: "other.org".parse().unwrap(), algorithms, selector }
+    };
+    let outgoing = outgoing("From: anna@example.org\r\n");
+    for wrong in [None, Some("0".repeat(64))] {
+        match &wrong {
+            None => std::fs::remove_file(&path).unwrap(),
+            Some(key) => std::fs::write(&path, key).unwrap(),
+        }
+        let said = if wrong.is_none() { "secrets.key is missing" } else { "sealed with another key" };
+        let error = world.signer.sign(&outgoing).await.unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(path.exists(), wrong.is_some());
+        let refused = world.operate(create()).await.unwrap_err();
+        assert!(refused.to_string().contains("remove them if the file is lost"), "{refused}");
+        assert_eq!(path.exists(), wrong.is_some());
+    }
+    std::fs::write(&path, right).unwrap();
+    assert!(!world.signer.sign(&outgoing).await.unwrap().is_empty());
+    world.operate(create()).await.unwrap();
 }
 
 #[test]

@@ -21,6 +21,8 @@ const DEPTH_MAX: usize = 8;
 enum Unfit {
     LongLines,
     EightBit,
+    /// Bytes that the repair of line breaks would change, in a part that is declared as `binary`.
+    Binary,
 }
 
 impl Unfit {
@@ -28,6 +30,7 @@ impl Unfit {
         match self {
             Self::LongLines => lines::has_long(content),
             Self::EightBit => !content.is_ascii(),
+            Self::Binary => lines::is_broken(content),
         }
     }
 }
@@ -48,6 +51,18 @@ pub(super) fn without_long_lines(message: &[u8]) -> Option<Vec<u8>> {
     rewritten(message, Unfit::LongLines, 0)
 }
 
+/// The message with all parts encoded anew that are declared as `binary` and would be changed by the repair of line breaks (RFC 3030 §3: without
+/// BINARYMIME they can't be sent as they are); `None` when there are none.
+pub(super) fn without_binary(message: &[u8]) -> Option<Vec<u8>> {
+    rewritten(message, Unfit::Binary, 0)
+}
+
+/// Whether the header of a part declares its body as `binary`.
+fn is_declared_binary(header: &[u8]) -> bool {
+    let value = field_values(header, "Content-Transfer-Encoding").last();
+    value.is_some_and(|value| as_parameters(value).value == "binary")
+}
+
 /// A range of the message, and what stands there instead.
 struct Edit {
     range: Range<usize>,
@@ -62,7 +77,11 @@ fn rewritten(raw: &[u8], unfit: Unfit, depth: usize) -> Option<Vec<u8>> {
     }
     let mut edits = Vec::new();
     for part in &structure.parts {
-        if unfit.is_in(part.body.of(raw)) {
+        let body = part.body.of(raw);
+        // The repair ends the last line of the message.
+        let is_unended =
+            unfit == Unfit::Binary && part.body.end as usize == raw.len() && !body.ends_with(b"\r\n");
+        if unfit.is_in(body) || is_unended {
             edit_part(raw, part, unfit, depth, &mut edits);
         }
     }
@@ -84,13 +103,16 @@ fn rewritten(raw: &[u8], unfit: Unfit, depth: usize) -> Option<Vec<u8>> {
 fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Vec<Edit>) {
     let body_range = part.body.start as usize..part.body.end as usize;
     let header = part.header.of(raw);
+    let is_binary = is_declared_binary(header);
     let (encoding, body) = match part.kind {
         PartKind::Multipart if unfit == Unfit::EightBit => ("7bit", None),
+        PartKind::Multipart if unfit == Unfit::Binary && is_binary => ("8bit", None),
         PartKind::Multipart => return,
         PartKind::Message if part.encoding == Encoding::Identity => {
             let Some((encoding, body)) = nested(raw, part, unfit, depth) else { return };
             (encoding, Some(body))
         }
+        PartKind::Leaf if unfit == Unfit::Binary && !is_binary => return,
         PartKind::Leaf | PartKind::Message => {
             // A multipart that could not be read as one can't be encoded, nor what is encoded in an unknown way.
             let value =
@@ -99,8 +121,8 @@ fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Ve
             if is_multipart || part.encoding == Encoding::Unknown {
                 return;
             }
-            let (encoding, body) =
-                encoded(&message::decoded(raw, part), part.media_type.starts_with("text/"));
+            let is_text = part.media_type.starts_with("text/") && unfit != Unfit::Binary;
+            let (encoding, body) = encoded(&message::decoded(raw, part), is_text);
             (encoding, Some(body))
         }
     };
@@ -116,10 +138,11 @@ fn edit_part(raw: &[u8], part: &Part, unfit: Unfit, depth: usize, edits: &mut Ve
 fn nested(raw: &[u8], part: &Part, unfit: Unfit, depth: usize) -> Option<(&'static str, Vec<u8>)> {
     let body = part.body.of(raw);
     let inner = if depth < DEPTH_MAX { rewritten(body, unfit, depth + 1) } else { None };
-    let is_fit = inner.as_deref().is_some_and(|inner| !unfit.is_in(inner));
+    // What is left of broken lines is in no binary part, and is repaired afterwards.
+    let is_fit = inner.as_deref().is_some_and(|inner| unfit == Unfit::Binary || !unfit.is_in(inner));
     match inner {
         Some(inner) if is_fit => Some((if inner.is_ascii() { "7bit" } else { "8bit" }, inner)),
-        _ if part.media_type == "message/global" => Some(encoded(body, false)),
+        _ if part.media_type == "message/global" && unfit != Unfit::Binary => Some(encoded(body, false)),
         _ => None,
     }
 }

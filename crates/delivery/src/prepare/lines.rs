@@ -44,14 +44,19 @@ pub(super) fn normalized(message: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(normal)
 }
 
-fn is_normal(message: &[u8]) -> bool {
-    if memchr(0, message).is_some() || !(message.is_empty() || message.ends_with(b"\r\n")) {
-        return false;
+pub(super) fn is_normal(message: &[u8]) -> bool {
+    (message.is_empty() || message.ends_with(b"\r\n")) && !is_broken(message)
+}
+
+/// Whether there is a NUL, or a CR or LF alone.
+pub(super) fn is_broken(content: &[u8]) -> bool {
+    if memchr(0, content).is_some() {
+        return true;
     }
-    let mut returns = memchr_iter(b'\r', message);
+    let mut returns = memchr_iter(b'\r', content);
     // Each LF has the CR before it, and there is no other CR.
-    memchr_iter(b'\n', message).all(|at| returns.next().is_some_and(|before| before + 1 == at))
-        && returns.next().is_none()
+    let mut newlines = memchr_iter(b'\n', content);
+    !newlines.all(|at| returns.next().is_some_and(|before| before + 1 == at)) || returns.next().is_some()
 }
 
 /// Whether a line is longer than [`LINE_BYTES_MAX`].

@@ -38,9 +38,13 @@ pub fn sniff(message: &[u8]) -> Transmission {
 /// the last line is ended. A message that was submitted by JMAP has `origin` fields: its `Bcc` fields are removed (RFC 8621 §7.5), and those that it
 /// lacks are added.
 ///
-/// Parts with longer lines are encoded anew; other long lines are folded.
+/// Parts with longer lines are encoded anew, and so are parts that are declared as `binary` and would be changed by this; other long lines are folded.
 pub fn prepared<'m>(stored: &'m [u8], origin: Option<&OriginFields>) -> Cow<'m, [u8]> {
-    let mut message = lines::normalized(stored);
+    let without_binary = if lines::is_normal(stored) { None } else { encode::without_binary(stored) };
+    let mut message = match &without_binary {
+        Some(encoded) => Cow::Owned(lines::normalized(encoded).into_owned()),
+        None => lines::normalized(stored),
+    };
     if let Some(origin) = origin {
         message = match without_fields(&message, &["Bcc", "Resent-Bcc"]) {
             Some(without) => Cow::Owned(without),

@@ -143,6 +143,44 @@ fn out13_parts_with_long_lines_are_encoded_and_others_are_not() {
     assert_eq!(bodies(&after[3].1), [("text/plain".to_owned(), long.into_bytes())]);
 }
 
+/// Their NULs were dropped, and each CR or LF alone became a line break.
+#[test]
+fn out13_binary_parts_arrive_with_the_same_bytes() {
+    let content: Vec<u8> = (0..=255).cycle().take(5_120).collect();
+    let part = |kind: &str, encoding: &str, body: &[u8]| {
+        [format!("Content-Type: {kind}\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n").as_bytes(), body]
+            .concat()
+    };
+    let single = part("application/octet-stream", "Binary", &content);
+    let nested = part("message/rfc822", "binary", &single);
+    let unended = part("application/octet-stream", "binary", b"abc");
+    let multipart = [
+        b"MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\nContent-Transfer-Encoding: binary\r\n\r\n--b\r\n",
+        part("text/plain", "7bit", b"a\nb").as_slice(),
+        b"\r\n--b\r\n",
+        &single,
+        b"\r\n--b\r\n",
+        &nested,
+        b"\r\n--b--\r\n",
+    ]
+    .concat();
+    for stored in [&single, &unended] {
+        let sent = prepared(stored, None);
+        assert_fit(&sent);
+        assert_eq!(bodies(&sent), bodies(stored));
+        assert!(sent.is_ascii() && !sent.escape_ascii().to_string().to_lowercase().contains("binary"));
+    }
+    let sent = prepared(&multipart, None);
+    assert_fit(&sent);
+    assert!(!sent.escape_ascii().to_string().to_lowercase().contains("binary"));
+    let (before, after) = (bodies(&multipart), bodies(&sent));
+    assert_eq!(after[0].1, b"a\r\nb", "a line break of text is one");
+    assert_eq!(after[1], before[1]);
+    assert_eq!(bodies(&after[2].1), bodies(&before[2].1));
+    let whole = part("application/octet-stream", "binary", b"a\r\nb\r\n");
+    assert_eq!(prepared(&whole, None), whole, "what stays the same is not encoded");
+}
+
 #[test]
 fn out13_long_lines_of_a_header_are_folded() {
     let stored = format!("To: {}\r\nX: {}\r\n\r\ntext\r\n", "a@b.example, ".repeat(200), "y".repeat(2_500));
@@ -215,7 +253,8 @@ proptest! {
                 "[ -~ä\r\n\0.]{0,20}", "x{990,1010}", "(word ){190,210}", Just("\r\n".to_owned()), Just("\r\n\r\n--b\r\n".to_owned()),
                 Just("Content-Type: multipart/mixed; boundary=b\r\n".to_owned()), Just("--b\r\n".to_owned()),
                 Just("Content-Type: message/rfc822\r\n\r\n".to_owned()), Just("\r\n--b--".to_owned()),
-                Just("Content-Transfer-Encoding: base64\r\n".to_owned()), Just("Subject: a\r\n\r\n".to_owned()),
+                Just("Content-Transfer-Encoding: base64\r\n".to_owned()),
+                Just("Content-Transfer-Encoding: binary\r\n".to_owned()), Just("Subject: a\r\n\r\n".to_owned()),
             ], 0..12),
     ) {
         let stored = pieces.concat();

@@ -48,8 +48,13 @@ pub(super) struct Attempt<'a> {
 /// A recipient, and what became of it.
 pub(super) struct Decision<'a> {
     pub(super) claim: &'a Claimed,
+    /// The last reply.
     pub(super) reply: Reply,
     pub(super) end: End,
+    /// Why it has expired, in words of this server.
+    pub(super) expired: Option<String>,
+    /// Whether copies of it go on to other servers by an alias of this one.
+    pub(super) is_forwarded: bool,
     /// Whether its sender is to hear of it now.
     pub(super) is_reported: bool,
 }
@@ -61,6 +66,16 @@ pub(super) enum End {
     Failed,
     Expired,
     Postponed { due: u64 },
+}
+
+impl Decision<'_> {
+    /// What submissions of JMAP and operators are shown as the reply.
+    pub(super) fn shown(&self) -> Reply {
+        match &self.expired {
+            Some(why) => schedule::expired(why, &self.reply),
+            None => self.reply.clone(),
+        }
+    }
 }
 
 impl Attempt<'_> {
@@ -81,7 +96,8 @@ impl Attempt<'_> {
             }
         }
         if let Via::Down(reply) = via {
-            let attempted = Attempted { reply: reply.clone(), is_reported_further: false };
+            let attempted =
+                Attempted { reply: reply.clone(), is_reported_further: false, is_forwarded: false };
             let attempted = vec![attempted; self.recipients.len()];
             return self.outcomes(attempted, None, false).await;
         }
@@ -96,7 +112,7 @@ impl Attempt<'_> {
                 self.all_returned(RETURN_SECONDS)
             }
             Ok(Err(PrepareError::Never(reply))) => {
-                let attempted = Attempted { reply, is_reported_further: false };
+                let attempted = Attempted { reply, is_reported_further: false, is_forwarded: false };
                 let attempted = vec![attempted; self.recipients.len()];
                 self.outcomes(attempted, None, false).await
             }
@@ -144,7 +160,10 @@ impl Attempt<'_> {
         };
         // Every recipient has a reply, whatever the other side of the seam says.
         let none = Reply::own(451, "4.4.2", "the connection ended without a reply");
-        attempted.resize(recipients.len(), Attempted { reply: none, is_reported_further: false });
+        attempted.resize(
+            recipients.len(),
+            Attempted { reply: none, is_reported_further: false, is_forwarded: false },
+        );
         Ok((attempted, outgoing))
     }
 
@@ -181,9 +200,9 @@ impl Attempt<'_> {
         };
         let original = outgoing.or(prepared.as_ref());
         let mut outcomes = Vec::new();
-        let kinds = [NoticeKind::Delivered { is_local }, NoticeKind::Failed, NoticeKind::Delayed];
-        for kind in kinds {
-            let of_kind = |decision: &&Decision<'_>| reports::kind_of(decision.end, is_local) == kind;
+        let delivered = NoticeKind::Delivered { is_local };
+        for kind in [delivered, NoticeKind::Expanded, NoticeKind::Failed, NoticeKind::Delayed] {
+            let of_kind = |decision: &&Decision<'_>| reports::kind_of(decision, is_local) == kind;
             let decisions: Vec<&Decision<'_>> = decisions.iter().filter(of_kind).collect();
             if decisions.is_empty() {
                 continue;
@@ -199,34 +218,28 @@ impl Attempt<'_> {
 
     fn decide<'b>(&self, claim: &'b Claimed, attempted: Attempted, now: u64) -> Decision<'b> {
         let recipient = &claim.recipient;
-        let (reply, notify) = (attempted.reply, recipient.recipient.notify);
-        let (result, decision) = if reply.is_success() {
+        let Attempted { reply, is_reported_further, is_forwarded } = attempted;
+        let notify = recipient.recipient.notify;
+        let mut expired = None;
+        let (result, end, is_reported) = if reply.is_success() {
             let waited = now.saturating_sub(recipient.first_due);
             self.shared.parts.metrics.queued_seconds.observe(waited as f64);
-            let is_reported = notify.on_success && !attempted.is_reported_further;
-            (AttemptResult::Delivered, Decision { claim, reply, end: End::Delivered, is_reported })
+            (AttemptResult::Delivered, End::Delivered, notify.on_success && !is_reported_further)
         } else if reply.is_permanent() {
-            (
-                AttemptResult::Failed,
-                Decision { claim, reply, end: End::Failed, is_reported: notify.on_failure },
-            )
+            (AttemptResult::Failed, End::Failed, notify.on_failure)
         } else {
-            match schedule::next(&self.shared.config, recipient, &reply, now) {
+            match schedule::next(&self.shared.config, recipient, now) {
                 Next::Retry { due, is_delay_due } => {
-                    let is_reported = is_delay_due && notify.on_delay;
-                    (
-                        AttemptResult::Postponed,
-                        Decision { claim, reply, end: End::Postponed { due }, is_reported },
-                    )
+                    (AttemptResult::Postponed, End::Postponed { due }, is_delay_due && notify.on_delay)
                 }
-                Next::Expired(reply) => {
-                    let is_reported = notify.on_failure;
-                    (AttemptResult::Expired, Decision { claim, reply, end: End::Expired, is_reported })
+                Next::Expired(why) => {
+                    expired = Some(why);
+                    (AttemptResult::Expired, End::Expired, notify.on_failure)
                 }
             }
         };
         self.shared.parts.metrics.count(result);
-        decision
+        Decision { claim, reply, end, expired, is_forwarded, is_reported }
     }
 
     /// Brings the submission of JMAP up to date.
@@ -234,9 +247,10 @@ impl Attempt<'_> {
         let source = &decision.claim.recipient.message.source;
         let (SourceKind::Submission, Some(account)) = (source.kind, source.account) else { return };
         let address = &decision.claim.recipient.recipient.address;
+        let (reply, is_local) = (decision.shown(), is_local && !decision.is_forwarded);
         for tries in 1..=REPORT_TRIES_MAX {
             let submissions = &self.shared.parts.submissions;
-            match submissions.report(account, source.record, address, &decision.reply, is_local).await {
+            match submissions.report(account, source.record, address, &reply, is_local).await {
                 Ok(()) => return,
                 Err(error) => warn!(%error, tries, "the delivery status of a submission can't be noted"),
             }

@@ -457,7 +457,7 @@ impl Round {
     }
 
     fn start(&mut self, workers: &mut JoinSet<()>) {
-        loop {
+        while !self.shared.parts.queue.was_held() {
             let Some(start) = self.shared.board.lock().start(Instant::now()) else { return };
             let worker = Worker::new(self.shared.clone(), start);
             workers.spawn(worker.run());

@@ -36,10 +36,11 @@ impl<'a> Notes<'a> {
     /// Notes what the attempt came to.
     pub(super) fn decided(&self, decisions: &[Decision<'_>]) {
         for decision in decisions {
+            let reply = decision.shown();
             let outcome = match decision.end {
-                End::Delivered => RecipientOutcome::Delivered(&decision.reply),
-                End::Postponed { .. } => RecipientOutcome::Postponed(&decision.reply),
-                End::Failed | End::Expired => RecipientOutcome::Failed(&decision.reply),
+                End::Delivered => RecipientOutcome::Delivered(&reply),
+                End::Postponed { .. } => RecipientOutcome::Postponed(&reply),
+                End::Failed | End::Expired => RecipientOutcome::Failed(&reply),
             };
             self.note(decision.claim, outcome);
         }

@@ -18,8 +18,9 @@ use crate::{NoticeAbout, NoticeKind, NoticeRecipient, Outgoing, metrics::NOTICE_
 const AGAIN_SECONDS: u64 = 60;
 
 /// What kind of report an ending belongs to.
-pub(super) fn kind_of(end: End, is_local: bool) -> NoticeKind {
-    match end {
+pub(super) fn kind_of(decision: &Decision<'_>, is_local: bool) -> NoticeKind {
+    match decision.end {
+        End::Delivered if decision.is_forwarded => NoticeKind::Expanded,
         End::Delivered => NoticeKind::Delivered { is_local },
         End::Failed | End::Expired => NoticeKind::Failed,
         End::Postponed { .. } => NoticeKind::Delayed,
@@ -49,7 +50,7 @@ pub(super) async fn notice(
     let label = match kind {
         NoticeKind::Failed => NOTICE_KINDS[0],
         NoticeKind::Delayed => NOTICE_KINDS[1],
-        NoticeKind::Delivered { .. } => NOTICE_KINDS[2],
+        NoticeKind::Delivered { .. } | NoticeKind::Expanded => NOTICE_KINDS[2],
     };
     let key = key(label, message, &reported);
     let about = NoticeAbout {
@@ -94,6 +95,7 @@ fn about(shared: &Shared, kind: NoticeKind, decision: &Decision<'_>, now: u64) -
         address: recipient.recipient.address.clone(),
         original: recipient.recipient.original.clone(),
         reply: decision.reply.clone(),
+        expired: decision.expired.clone(),
         attempts: recipient.attempts,
         last_attempt: now,
         will_retry_until: (kind == NoticeKind::Delayed).then_some(until),

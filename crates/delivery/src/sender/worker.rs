@@ -64,7 +64,8 @@ impl Worker {
         let shared = self.shared.clone();
         let max = shared.config.recipients_per_transaction_max.get();
         let mut transactions = 0;
-        while !self.has_left && !self.is_stopping() {
+        // What waits is read again when the queue is released.
+        while !self.has_left && !self.is_stopping() && !shared.parts.queue.was_held() {
             let ids = shared.board.lock().take(&self.domain, max);
             if ids.is_empty() {
                 break;
@@ -191,6 +192,10 @@ impl Worker {
             let is_closed = self.connection.as_ref().is_none_or(|connection| !connection.is_open());
             if matches!(via, Via::Remote) && is_closed {
                 via = self.connect(domain).await;
+            }
+            // Also while a connection was made, which can take minutes.
+            if shared.parts.queue.was_held() {
+                via = Via::NotNow { why: "the queue is held".to_owned(), seconds: 0 };
             }
             *transactions += 1;
             let connection = self.connection.as_mut();

@@ -110,7 +110,11 @@ impl RemoteConnection {
                 self.session.is_open = false;
                 recipients
                     .iter()
-                    .map(|_| Attempted { reply: reply.clone(), is_reported_further: false })
+                    .map(|_| Attempted {
+                        reply: reply.clone(),
+                        is_reported_further: false,
+                        is_forwarded: false,
+                    })
                     .collect()
             }
         }
@@ -160,7 +164,7 @@ impl Session {
         let has_dsn = self.extensions.has_dsn;
         let attempted = outcomes.0.into_iter().map(|outcome| {
             let reply = outcome.unwrap_or_else(|| Reply::own(451, "4.3.0", "the recipient was not tried"));
-            Attempted { is_reported_further: has_dsn && reply.is_success(), reply }
+            Attempted { is_reported_further: has_dsn && reply.is_success(), is_forwarded: false, reply }
         });
         attempted.collect()
     }

@@ -333,8 +333,9 @@ fn made_temporary(reply: Reply) -> Reply {
         return reply;
     }
     let enhanced = reply.enhanced.get(1..).map_or_else(|| "4.0.0".to_owned(), |rest| format!("4{rest}"));
-    let text = format!("{} {}", reply.code, reply.text);
-    Reply { code: 451, enhanced, text, from: reply.from }
+    // The code is not that of the server, so the reply is no longer one of it.
+    let who = reply.from.map(|server| format!("the server {server} replied ")).unwrap_or_default();
+    Reply::own(451, &enhanced, format!("{who}{} {}", reply.code, reply.text))
 }
 
 #[cfg(test)]

@@ -27,16 +27,16 @@ pub(super) fn of_rcpt(server: &str, reply: &PeerReply) -> Reply {
     found
 }
 
-/// A reply that makes no sense where it came. It is for now, whatever its code.
+/// A reply that makes no sense where it came. It is for now, whatever its code. The words are of this server, so they name the other one.
 pub(super) fn unexpected(server: &str, reply: &PeerReply) -> Reply {
-    let text = format!("unexpected reply: {} {}", reply.code, reply.text(TEXT_BYTES_MAX));
-    Reply { code: 451, enhanced: "4.5.0".to_owned(), text, from: Some(server.to_owned()) }
+    let text = reply.text(TEXT_BYTES_MAX);
+    Reply::own(451, "4.5.0", format!("unexpected reply of the server {server}: {} {text}", reply.code))
 }
 
 /// A reply that does not hold for the message, as a log-in that failed: it is for now.
 pub(super) fn temporary(server: &str, reply: &PeerReply, code: u16, enhanced: &str) -> Reply {
-    let text = format!("{} {}", reply.code, reply.text(TEXT_BYTES_MAX));
-    Reply { code, enhanced: enhanced.to_owned(), text, from: Some(server.to_owned()) }
+    let text = reply.text(TEXT_BYTES_MAX);
+    Reply::own(code, enhanced, format!("the server {server} replied {} {text}", reply.code))
 }
 
 #[cfg(test)]
@@ -57,7 +57,9 @@ mod tests {
         ] {
             let reply = of("mx", &peer(code, enhanced));
             assert_eq!((reply.code, reply.enhanced.as_str()), expected);
-            assert_eq!(reply.from.as_deref(), Some("mx"));
+            let (is_own, server) = (code == 354, reply.from.as_deref());
+            assert_eq!(server, if is_own { None } else { Some("mx") });
+            assert_eq!(reply.text.contains("unexpected reply of the server mx: 354 text"), is_own);
         }
     }
 

@@ -305,7 +305,8 @@ impl Connection for DoubleConnection {
         };
         self.log.sent.lock().push(sent);
         let is_reported_further = self.behavior.is_reported_further;
-        let attempted = Attempted { reply: self.behavior.reply.clone(), is_reported_further };
+        let reply = self.behavior.reply.clone();
+        let attempted = Attempted { reply, is_reported_further, is_forwarded: false };
         vec![attempted; recipients.len()]
     }
 
@@ -330,7 +331,8 @@ impl Local for Double {
             recipients: vec![recipient.address.clone()],
             at: self.begun.elapsed().as_secs(),
         });
-        Attempted { reply: ok(), is_reported_further: false }
+        let is_forwarded = recipient.address.starts_with("alias@");
+        Attempted { reply: ok(), is_reported_further: false, is_forwarded }
     }
 }
 

@@ -105,7 +105,10 @@ impl Connection for SimConnection {
             sleep(chance.millis(2_000)).await;
             if chance.percent(8) {
                 self.is_open = false; // before it took anything
-                return vec![Attempted { reply: lost, is_reported_further: false }; recipients.len()];
+                return vec![
+                    Attempted { reply: lost, is_reported_further: false, is_forwarded: false };
+                    recipients.len()
+                ];
             }
         }
         let (mut replies, mut took) = (Vec::new(), Vec::new());
@@ -130,7 +133,10 @@ impl Connection for SimConnection {
             sleep(chance.millis(if chance.percent(10) { 40_000 } else { 500 })).await;
             if chance.percent(8) {
                 self.is_open = false;
-                return vec![Attempted { reply: lost, is_reported_further: false }; recipients.len()];
+                return vec![
+                    Attempted { reply: lost, is_reported_further: false, is_forwarded: false };
+                    recipients.len()
+                ];
             }
             self.is_open = !chance.percent(10);
         }
@@ -140,7 +146,10 @@ impl Connection for SimConnection {
                 taken[place].answered = Some(now);
             }
         }
-        replies.into_iter().map(|reply| Attempted { reply, is_reported_further: false }).collect()
+        replies
+            .into_iter()
+            .map(|reply| Attempted { reply, is_reported_further: false, is_forwarded: false })
+            .collect()
     }
 
     fn is_open(&self) -> bool {
@@ -165,7 +174,7 @@ impl Local for View {
     }
 
     async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {
-        let answer = |reply| Attempted { reply, is_reported_further: false };
+        let answer = |reply| Attempted { reply, is_reported_further: false, is_forwarded: false };
         let Ok(put) = self.blobs.put(&mut message.bytes.clone()).await else {
             return answer(reply(451, "4.3.0"));
         };

@@ -138,6 +138,27 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
+/// A request without a host passed the check for foreign ones.
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let server = Server::start(LIMITS, 10).await;
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a b\r\n", 400),
+        ("GET http://localhost/ HTTP/1.1\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: localhost:8645\r\n", 200),
+        ("GET / HTTP/1.1\r\nhost:\r\n", 200),
+        ("GET / HTTP/1.0\r\n", 200),
+    ] {
+        let mut stream = server.connect().await;
+        stream.write_all(format!("{request}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let answer = String::from_utf8(rest(&mut stream).await).unwrap();
+        assert_eq!(answer.get(9..12), Some(&*status.to_string()), "{request}{answer}");
+    }
+    server.stop().await;
+}
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;

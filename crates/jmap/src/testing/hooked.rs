@@ -15,6 +15,11 @@ pub(crate) trait Hook: Send + Sync + 'static {
 
     async fn before_states(&self, _records: &dyn Records, _account: AccountId) {}
 
+    /// With an error, nothing is read.
+    fn before_get(&self, _get: &Get) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// With an error, nothing is committed.
     async fn before_commit(&self, _commit: &Commit) -> Result<(), Error> {
         Ok(())
@@ -35,6 +40,7 @@ impl<H: Hook> Records for Hooked<H> {
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.hook.before_get(get)?;
         self.inner.get(account, get).await
     }
 

@@ -2,7 +2,7 @@ use std::{
     future::Future,
     ops::Bound,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Waker},
@@ -474,6 +474,34 @@ fn write_after(store: &Store, gates: &[Gate], key: u8) -> impl Future<Output = R
         Ok(())
     };
     async move { store.write_after(&gates, work).await }
+}
+
+#[test]
+fn hooks_behind_the_answers_come_when_all_of_a_group_are_answered_and_not_for_what_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let write = |number: u8, fails: bool| {
+        let (calls, later, store) = (calls.clone(), calls.clone(), store.clone());
+        async move {
+            let work = move |batch: &mut Batch<'_>| {
+                if number == 0 {
+                    thread::sleep(Duration::from_millis(50)); // the others come to wait behind it
+                }
+                batch.put(FIRST, &[number], b"row");
+                batch.on_durable(move || calls.lock().unwrap().push((number, "durable")));
+                batch.on_answered(move || later.lock().unwrap().push((number, "answered")));
+                if fails { Err(Error::conflict("it shall fail")) } else { Ok(()) }
+            };
+            store.write(work).await
+        }
+    };
+    let (first, second, failing) =
+        wait(async { tokio::join!(write(0, false), write(1, false), write(2, true)) });
+    assert!(first.is_ok() && second.is_ok() && failing.is_err());
+    drop(store); // its threads have ended then
+    let calls = calls.lock().unwrap();
+    assert_eq!(*calls, [(0, "durable"), (1, "durable"), (0, "answered"), (1, "answered")]);
 }
 
 #[test]

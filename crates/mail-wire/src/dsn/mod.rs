@@ -22,6 +22,8 @@ pub enum Action {
     Delivered,
     /// The message was passed to a server that does not report deliveries.
     Relayed,
+    /// The recipient leads to several addresses, and the message goes on to them.
+    Expanded,
 }
 
 /// How much of the message a report returns.
@@ -40,7 +42,7 @@ pub struct ReportedRecipient<'r> {
     pub address: &'r str,
     /// `ORCPT` (RFC 3461 §4.2) as it was given, in `xtext`: `rfc822;bob@example.net`.
     pub original: Option<&'r str>,
-    /// The enhanced status code (RFC 3463): `5.1.1`.
+    /// The enhanced status code of the reply (RFC 3463): `5.1.1`.
     pub status: &'r str,
     /// The reply code of the last attempt.
     pub code: u16,
@@ -48,6 +50,8 @@ pub struct ReportedRecipient<'r> {
     pub text: &'r str,
     /// The server that replied; `None` when the reporting server found it out itself.
     pub server: Option<&'r str>,
+    /// Why it is not tried any more though that reply was for now, in words of the reporting server.
+    pub expired: Option<&'r str>,
     /// When the last attempt was made, in seconds since 1970.
     pub last_attempt: i64,
     /// Until when delivery is tried, in seconds since 1970.
@@ -134,7 +138,7 @@ impl Report<'_> {
             Action::Failed => "Your message could not be delivered",
             Action::Delayed => "Your message is delayed",
             Action::Delivered => "Your message was delivered",
-            Action::Relayed => "Your message was passed on",
+            Action::Relayed | Action::Expanded => "Your message was passed on",
         }
     }
 
@@ -146,14 +150,25 @@ impl Report<'_> {
         is_plain.then_some(id)
     }
 
+    fn original_header(&self) -> &[u8] {
+        self.original.get(..Header::parse(self.original).bytes()).unwrap_or(self.original)
+    }
+
+    /// How much of the message is returned. One whose header has other bytes than ASCII, though it came without SMTPUTF8, could not be passed on to a
+    /// server without 8BITMIME: nothing encodes a message/rfc822 (RFC 2046 §5.2.1). Its header can be encoded as a text.
+    fn returned(&self) -> Returned {
+        let is_whole = self.is_utf8 || self.original_header().is_ascii();
+        if is_whole { self.returned } else { Returned::Header }
+    }
+
     /// The message or its header.
     fn returned_part(&self) -> Option<Part> {
         if self.original.is_empty() {
             return None;
         }
-        let header = self.original.get(..Header::parse(self.original).bytes()).unwrap_or(self.original);
+        let header = self.original_header();
         let is_global = self.is_utf8 && !header.is_ascii();
-        let (media_type, content) = match (self.returned, is_global) {
+        let (media_type, content) = match (self.returned(), is_global) {
             (Returned::Whole, false) => ("message/rfc822", self.original),
             (Returned::Whole, true) => ("message/global", self.original),
             (Returned::Header, false) => ("text/rfc822-headers", header),

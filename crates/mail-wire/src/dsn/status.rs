@@ -82,6 +82,7 @@ impl Action {
             Self::Delayed => "delayed",
             Self::Delivered => "delivered",
             Self::Relayed => "relayed",
+            Self::Expanded => "expanded",
         }
     }
 
@@ -90,14 +91,16 @@ impl Action {
         match self {
             Self::Failed => '5',
             Self::Delayed => '4',
-            Self::Delivered | Self::Relayed => '2',
+            Self::Delivered | Self::Relayed | Self::Expanded => '2',
         }
     }
 }
 
-/// A status of the class that the action has (RFC 3464 §2.3.4): a recipient that was tried until its time was over fails with the subject and the
-/// detail of what delayed it.
+/// A status of the class that the action has (RFC 3464 §2.3.4). A recipient that was tried until its time was over has that of this reason (RFC 3463 §3.5).
 fn status_of(action: Action, recipient: &ReportedRecipient<'_>) -> String {
+    if recipient.expired.is_some() {
+        return "5.4.7".to_owned();
+    }
     let numbers: Vec<&str> = recipient.status.split('.').collect();
     let is_number = |text: &&str| (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     match numbers.as_slice() {

@@ -13,6 +13,7 @@ fn recipient(address: &str) -> ReportedRecipient<'_> {
         code: 550,
         text: "no such user",
         server: Some("mx.example.net"),
+        expired: None,
         last_attempt: 1_000_000_000,
         will_retry_until: None,
     }
@@ -92,12 +93,35 @@ fn dsn4_a_status_has_the_class_of_what_happened() {
         (Action::Delayed, "4.4.1", "Action: delayed\r\nStatus: 4.4.1"),
         (Action::Delivered, "2.0.0", "Action: delivered\r\nStatus: 2.0.0"),
         (Action::Relayed, "", "Action: relayed\r\nStatus: 2.0.0"),
+        (Action::Expanded, "2.1.5", "Action: expanded\r\nStatus: 2.1.5"),
         (Action::Failed, "5.x", "Action: failed\r\nStatus: 5.0.0"),
     ] {
         let recipient = ReportedRecipient { status, ..recipient("bob@example.net") };
         let message = text(&Report { action, ..report(vec![recipient]) });
         assert!(message.contains(expected), "{expected}: {message}");
     }
+}
+
+/// The words of this server stood there as a reply of the other one.
+#[test]
+fn dsn4_an_expiry_and_the_last_reply_are_apart() {
+    let expired = ReportedRecipient {
+        status: "4.3.0",
+        code: 451,
+        text: "come later",
+        expired: Some("delivery was tried for 5 days"),
+        ..recipient("bob@example.net")
+    };
+    let message = text(&report(vec![expired]));
+    let status = part(&message, "message/delivery-status");
+    assert!(status.contains("Status: 5.4.7\r\n"), "{status}");
+    assert!(status.contains("Diagnostic-Code: smtp; 451 4.3.0 come later\r\n"), "{status}");
+    let for_people = part(&message, "text/plain");
+    assert!(for_people.contains("It is not tried any more: delivery was tried for 5 days"), "{for_people}");
+    assert!(
+        for_people.contains("The server mx.example.net replied at last: 451 4.3.0 come later"),
+        "{for_people}"
+    );
 }
 
 #[test]

@@ -11,10 +11,14 @@ pub(super) fn write(report: &Report<'_>) -> String {
     let mut text = format!("This is the mail server {host}.\n\n");
     let is_one = report.recipients.len() == 1;
     let recipients = if is_one { "this recipient" } else { "these recipients" };
+    let s = if is_one { "s" } else { "" };
     let begin = match report.action {
         Action::Failed => format!("Your message could not be delivered to {recipients}:"),
         Action::Delayed => format!("Your message has not been delivered to {recipients} yet:"),
         Action::Delivered => format!("Your message was delivered to {recipients}:"),
+        Action::Expanded => {
+            format!("Your message was passed on to the addresses that {recipients} lead{s} to:")
+        }
         Action::Relayed => {
             format!(
                 "Your message was passed on to the server of {recipients}, which does not report deliveries:"
@@ -42,10 +46,10 @@ pub(super) fn write(report: &Report<'_>) -> String {
             }
             text.push_str(".\n");
         }
-        Action::Delivered | Action::Relayed => {}
+        Action::Delivered | Action::Relayed | Action::Expanded => {}
     }
     if !report.original.is_empty() {
-        text.push_str(match report.returned {
+        text.push_str(match report.returned() {
             Returned::Whole => "\nYour message is attached.\n",
             Returned::Header => "\nThe header of your message is attached.\n",
         });
@@ -59,10 +63,17 @@ fn add_recipient(action: Action, recipient: &ReportedRecipient<'_>, text: &mut S
     text.push_str(&format!("  {address}\n"));
     if matches!(action, Action::Failed | Action::Delayed) {
         let reply = one_line(recipient.text, true, REPLY_BYTES_MAX);
+        if let Some(why) = recipient.expired {
+            text.push_str(&format!(
+                "    It is not tried any more: {}\n",
+                one_line(why, true, REPLY_BYTES_MAX)
+            ));
+        }
+        let last = if recipient.expired.is_some() { " at last" } else { "" };
         let why = match recipient.server {
             Some(server) => {
                 let server = one_line(server, true, 255);
-                format!("The server {server} replied: {} {} {reply}", recipient.code, recipient.status)
+                format!("The server {server} replied{last}: {} {} {reply}", recipient.code, recipient.status)
             }
             None => format!("The reason: {reply} ({} {})", recipient.code, recipient.status),
         };

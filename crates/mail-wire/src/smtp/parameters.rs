@@ -137,7 +137,11 @@ pub(super) fn of_rcpt<'l>(
             let form = "NOTIFY=NEVER, or some of SUCCESS,FAILURE,DELAY";
             set(&mut known.notify, value.and_then(notify_of), form)?
         } else if is("ORCPT") {
-            set(&mut known.original, value.filter(|value| is_original(value)), "ORCPT=rfc822;<address>")?
+            set(
+                &mut known.original,
+                value.filter(|value| is_original(value)),
+                "ORCPT=rfc822;<address> or ORCPT=utf-8;<address>",
+            )?
         } else {
             return Err(CommandError::Parameter);
         };

@@ -71,6 +71,15 @@ pub(super) struct Editor {
     pub(super) records: Arc<dyn Records>,
     pub(super) clock: Arc<dyn Clock>,
     accounts: [AccountEdits; QUEUE_ACCOUNTS as usize],
+    pub(super) known_gate: parking_lot::Mutex<KnownGate>,
+}
+
+/// The gate as this process last knew it.
+#[derive(Default)]
+pub(super) struct KnownGate {
+    pub(super) is_held: bool,
+    /// How often this process has held or released it: what was read before the last time says nothing.
+    pub(super) changes: u64,
 }
 
 /// What is going on in an account.
@@ -84,7 +93,8 @@ pub(super) struct AccountEdits {
 
 impl Editor {
     pub(super) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
-        Self { records, clock, accounts: std::array::from_fn(|_| AccountEdits::default()) }
+        let accounts = std::array::from_fn(|_| AccountEdits::default());
+        Self { records, clock, accounts, known_gate: parking_lot::Mutex::default() }
     }
 
     pub(super) fn now(&self) -> u64 {

@@ -35,8 +35,13 @@ struct Found {
 impl Editor {
     /// See [`super::Queue::gate`].
     pub(super) async fn gate(&self, restores: u64) -> Result<Option<Held>, Error> {
+        let changes = self.known_gate.lock().changes;
         let found = self.find_gate().await?;
         if found.held.is_some() || restores <= found.released {
+            let mut known = self.known_gate.lock();
+            if known.changes == changes {
+                known.is_held = found.held.is_some();
+            }
             return Ok(found.held);
         }
         // What the backup says is queued may have been sent since it was made.
@@ -64,7 +69,12 @@ impl Editor {
             let change = change(found.record, &Stored { held: held.clone() }, released)?;
             tries += 1;
             match self.records.commit(GATE, Commit::of([change]).if_in_state(outgoing::KIND, state)).await {
-                Ok(_) => return Ok(held),
+                Ok(_) => {
+                    let mut known = self.known_gate.lock();
+                    known.changes += 1;
+                    known.is_held = held.is_some();
+                    return Ok(held);
+                }
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => {}
                 Err(error) => return Err(error.context("holding or releasing the queue")),
             }

@@ -186,12 +186,15 @@ impl Queue {
         self.editor.operate(selection, &Action::Release).await
     }
 
-    /// Makes recipients due now that wait for a later time. Returns how many.
+    /// Makes recipients due now that wait for a later time. Those that their author has scheduled for later ([`QueuedRecipient::is_scheduled`]) only
+    /// when they are named by their ids. Returns how many.
     ///
     /// # Errors
     /// As [`Queue::hold`].
     pub async fn retry(&self, selection: &Selection) -> Result<u64, Error> {
-        self.editor.operate(selection, &Action::Retry).await
+        self.editor
+            .operate(selection, &Action::Retry { is_named: matches!(selection, Selection::Ids(_)) })
+            .await
     }
 
     /// Drops recipients: nothing more is sent to them and nothing is reported. Returns how many.
@@ -210,6 +213,11 @@ impl Queue {
         self.editor.forget().await
     }
 
+    /// Whether everything was held when a clone of this queue last read, held or released it.
+    pub fn was_held(&self) -> bool {
+        self.editor.known_gate.lock().is_held
+    }
+
     /// Whether everything is held, and why; `None` when mail is sent.
     ///
     /// # Errors
@@ -218,7 +226,8 @@ impl Queue {
         self.editor.gate(self.restores).await
     }
 
-    /// Holds everything. Returns why it is held: the reason that held already, if one did.
+    /// Holds everything: from when this returns, senders on clones of this queue begin no attempt. Returns why it is held: the reason that held
+    /// already, if one did.
     ///
     /// # Errors
     /// Those of a commit.

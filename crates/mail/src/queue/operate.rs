@@ -11,7 +11,7 @@ use super::{
     account::QueueAccount,
     claim::gone,
     edit::{Edit, Editor, Reader},
-    stored::{Stored, number, set, state_number},
+    stored::{Stored, is_scheduled, number, set, state_number},
 };
 use crate::schema::queued;
 
@@ -30,9 +30,14 @@ pub enum Selection {
 /// What is done with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    Hold { why: String },
+    Hold {
+        why: String,
+    },
     Release,
-    Retry,
+    /// Also what its author has scheduled for later, if it was named by its id.
+    Retry {
+        is_named: bool,
+    },
     Drop,
 }
 
@@ -51,7 +56,7 @@ impl Edit for Operate<'_> {
             let changed = match self.action {
                 Action::Hold { why } => hold(&record, why)?,
                 Action::Release => release(&record, reader.now)?,
-                Action::Retry => retry(&record, reader.now),
+                Action::Retry { is_named } => retry(&record, *is_named, reader.now),
                 Action::Drop => gone(&record, reader.now)?,
             };
             changes.extend(changed);
@@ -100,8 +105,12 @@ fn release(record: &Record, now: u64) -> Result<Option<Change>, Error> {
     Ok(Some(Change::Update { kind: queued::KIND, id: record.id, body, properties: Some(properties) }))
 }
 
-/// What is being tried, what is held and what is due anyway is left as it is.
-fn retry(record: &Record, now: u64) -> Option<Change> {
+/// What is being tried, what is held and what is due anyway is left as it is; and what its author wants to be sent later (RFC 4865), unless it is named.
+fn retry(record: &Record, is_named: bool, now: u64) -> Option<Change> {
+    let is_scheduled = is_scheduled(&record.properties, now);
+    if is_scheduled && !is_named {
+        return None;
+    }
     let is_leased = number(&record.properties, queued::LEASE).is_some();
     let is_later = number(&record.properties, queued::DUE).is_some_and(|due| due > now);
     if !is_in(record, QueuedState::Due) || is_leased || !is_later {

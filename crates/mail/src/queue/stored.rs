@@ -205,6 +205,12 @@ pub(super) fn text(properties: &Properties, property: Property) -> Option<String
     })
 }
 
+/// Whether the first attempt is still to come, at a later time that its author has asked for.
+pub(super) fn is_scheduled(properties: &Properties, now: u64) -> bool {
+    number(properties, queued::FIRST_DUE).is_some_and(|first| first > now)
+        && number(properties, queued::ATTEMPTS).unwrap_or(0) == 0
+}
+
 /// Gives a property one value, or with `None` no value.
 pub(super) fn set(properties: &mut Properties, property: Property, value: Option<Value>) {
     let others = properties.iter().filter(|(known, _)| *known != property).cloned();

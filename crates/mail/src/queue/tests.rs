@@ -289,6 +289,24 @@ async fn qu5_operators_hold_release_retry_and_drop() {
     assert_eq!(store.queue.totals().await.unwrap(), Totals::default());
 }
 
+/// `retry --all` sent what its author had scheduled for next week.
+#[tokio::test]
+async fn qu5_what_is_scheduled_for_later_is_tried_now_only_when_it_is_named() {
+    let store = Store::new().await;
+    let mut new = message(1, SourceKind::Submission, &["a@example.net"]);
+    new.due = START + 7 * DAY;
+    let ids = store.queue.add(new).await.unwrap();
+    let of_net =
+        Selection::Matching(ListFilter { domain: Some("example.net".to_owned()), ..ListFilter::default() });
+    for selection in [&of_net, &Selection::Matching(ListFilter::default())] {
+        assert_eq!(store.queue.retry(selection).await.unwrap(), 0);
+    }
+    let recipient = store.queue.get(ids[0]).await.unwrap().unwrap();
+    assert!(recipient.is_scheduled(START) && !recipient.is_scheduled(START + 7 * DAY));
+    assert_eq!(store.queue.retry(&Selection::Ids(ids.clone())).await.unwrap(), 1);
+    assert_eq!(store.due().await, ids);
+}
+
 #[tokio::test]
 async fn qu6_lists_and_counts_give_each_recipient_once() {
     let store = Store::new().await;
@@ -396,10 +414,12 @@ async fn qu7_operators_hold_and_release_everything() {
     let store = Store::new().await;
     let held = store.queue.hold_all("maintenance").await.unwrap().unwrap();
     assert_eq!(held.why, "maintenance");
+    assert!(store.queue.clone().was_held());
     assert_eq!(store.queue.hold_all("something else").await.unwrap(), Some(held.clone()));
     assert_eq!(store.second().gate().await.unwrap(), Some(held));
     store.second().release_all().await.unwrap();
     assert_eq!(store.queue.gate().await.unwrap(), None);
+    assert!(!store.queue.was_held());
 }
 
 #[tokio::test]

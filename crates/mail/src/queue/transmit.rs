@@ -60,4 +60,6 @@ pub struct Attempted {
     pub reply: Reply,
     /// Whether the server that took it reports further on itself (it has `DSN`), so that nothing is reported of its success here.
     pub is_reported_further: bool,
+    /// Whether it leads to other servers by an alias of this one: its copies for them are in the queue.
+    pub is_forwarded: bool,
 }

@@ -75,3 +75,10 @@ pub struct QueuedRecipient {
     /// Why it is held.
     pub reason: Option<String>,
 }
+
+impl QueuedRecipient {
+    /// Whether the first attempt is still to come, at a later time that its author has asked for (RFC 4865); `now` in seconds since 1970.
+    pub fn is_scheduled(&self, now: u64) -> bool {
+        self.first_due > now && self.attempts == 0
+    }
+}

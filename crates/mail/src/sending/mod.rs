@@ -11,6 +11,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use restante_core::{Clock, Error, ErrorKind};
+use restante_mail_wire::header::Date;
 use restante_records::{
     AccountId, Body, Change, Commit, Get, Properties, Query, RecordId, Records, Revision,
 };
@@ -57,7 +58,7 @@ pub enum SendingLimit {
 #[derive(Debug, thiserror::Error)]
 pub enum SendingRefused {
     /// The account has sent as much as it may.
-    #[error("the account has sent as much as it may: {limit:?}")]
+    #[error("{}", limited_text(*limit, *until))]
     Limited {
         /// The limit that it reached.
         limit: SendingLimit,
@@ -73,6 +74,16 @@ pub enum SendingRefused {
     /// That can't be known now; of kind `Unavailable` or `Full`.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+/// The error text for the user who sends.
+fn limited_text(limit: SendingLimit, until: u64) -> String {
+    let what = match limit {
+        SendingLimit::Messages => "messages in an hour",
+        SendingLimit::Recipients => "recipients in a day",
+    };
+    let until = Date { seconds: i64::try_from(until).unwrap_or(i64::MAX), offset_minutes: 0 };
+    format!("the account has sent as much as it may ({what}): try again at {until}")
 }
 
 /// The limits on what accounts send. Cloning shares them.

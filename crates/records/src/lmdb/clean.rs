@@ -217,7 +217,10 @@ mod tests {
             let mut config = Config::new(EngineUrl::Lmdb(folder.path().to_owned()), schema());
             config.clock = clock.clone();
             let path = folder.path().to_owned();
-            let opened = tokio::task::spawn_blocking(move || Engine::open(&path, &config)).await;
+            let opened = tokio::task::spawn_blocking(move || {
+                Engine::open(&path, &config, crate::open::Purpose::Serve)
+            })
+            .await;
             let engine = Arc::new(opened.unwrap().unwrap());
             Self { _folder: folder, clock, engine }
         }

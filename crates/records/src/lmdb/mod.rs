@@ -51,7 +51,10 @@ use crate::{
 use self::{
     bodies::Bodies,
     origin::Origin,
-    schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, META_IDENTITY, decode_number, encode_number},
+    schema::{
+        ACCOUNT, BodyNumber, FORMAT, INCOMPLETE_NEW, META, META_FORMAT, META_IDENTITY, META_INCOMPLETE,
+        decode_number, encode_number,
+    },
 };
 
 /// The most records that are read where they are asked for: each takes some microseconds, more with a long body.
@@ -78,7 +81,7 @@ pub(crate) use origin::DATA_FILE;
 pub(crate) async fn open(folder: &Path, config: Config, purpose: Purpose) -> Result<Moving, Error> {
     let folder = folder.to_owned();
     let engine = blocking(move || {
-        let engine = Engine::open(&folder, &config)?;
+        let engine = Engine::open(&folder, &config, purpose)?;
         let checked = match purpose {
             Purpose::Serve if engine.is_incomplete()? => Err(incomplete()),
             Purpose::Serve => Ok(()),
@@ -144,7 +147,7 @@ impl Ledger {
 }
 
 impl Engine {
-    fn open(folder: &Path, config: &Config) -> Result<Self, Error> {
+    fn open(folder: &Path, config: &Config, purpose: Purpose) -> Result<Self, Error> {
         let metrics = config.metrics.lmdb.clone();
         let origin = Origin::of(folder)?;
         let blobs = config.unsynced_blobs.as_ref();
@@ -152,7 +155,8 @@ impl Engine {
         let options =
             Options { log_bytes: config.lmdb.log_bytes, sync_others, metrics, ..Options::default() };
         let store = Store::open(folder, &schema::TABLES, options)?;
-        check_format(&store)?;
+        let is_target = purpose == Purpose::Move && !config.must_exist;
+        check_format(&store, config.identity, is_target)?;
         if let Some(blobs) = blobs {
             unsynced::put_again(&store, &**blobs)?;
         }
@@ -177,8 +181,11 @@ impl Engine {
     }
 }
 
-/// Refuses a store of another layout, and writes down the layout of a new one.
-fn check_format(store: &Store) -> Result<(), Error> {
+/// Refuses a store of another layout, and writes down the layout and the identity of a new one.
+///
+/// A new one that another store is to be copied into becomes an incomplete copy in the same commit. Else a server would take what a
+/// copy leaves that is killed here for an empty store, and fill it.
+fn check_format(store: &Store, new: Identity, is_target: bool) -> Result<(), Error> {
     let found = store.read(|view| {
         let format = view.get(META, META_FORMAT)?.map(decode_number);
         let is_new =
@@ -187,8 +194,12 @@ fn check_format(store: &Store) -> Result<(), Error> {
     })?;
     match found {
         (Some(Some(FORMAT)), _) => Ok(()),
-        (None, true) => store.write_blocking(|batch| {
+        (None, true) => store.write_blocking(move |batch| {
             batch.put(META, META_FORMAT, &encode_number(FORMAT));
+            batch.put(META, META_IDENTITY, &new.0);
+            if is_target {
+                batch.put(META, META_INCOMPLETE, &encode_number(INCOMPLETE_NEW));
+            }
             Ok(())
         }),
         (Some(Some(other)), _) => Err(Error::corrupt(format!(
@@ -200,8 +211,7 @@ fn check_format(store: &Store) -> Result<(), Error> {
     }
 }
 
-/// Reads which store it is; one that does not know it gets a new identity: it was just made, or by a version before there
-/// were any.
+/// Reads which store it is; one that does not know it gets a new identity: it was made by a version before there were any.
 fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
     let found = store.read(|view| Ok(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
     let Some(row) = found else {
@@ -516,9 +526,11 @@ mod tests {
             let mut config = Config::new(crate::EngineUrl::Memory, testing::schema());
             config.identity = Identity(new);
             let folder = folder.path().to_owned();
-            std::thread::spawn(move || Engine::open(&folder, &config).map(|engine| engine.identity))
-                .join()
-                .unwrap()
+            std::thread::spawn(move || {
+                Engine::open(&folder, &config, Purpose::Serve).map(|engine| engine.identity)
+            })
+            .join()
+            .unwrap()
         };
         assert_eq!(open_as([1; 16]).unwrap(), Identity([1; 16]));
         assert_eq!(open_as([2; 16]).unwrap(), Identity([1; 16]));
@@ -534,6 +546,8 @@ mod tests {
     }
 
     fn check_format_of(engine: &Engine) -> Result<(), Error> {
-        std::thread::scope(|scope| scope.spawn(|| check_format(&engine.store)).join().unwrap())
+        std::thread::scope(|scope| {
+            scope.spawn(|| check_format(&engine.store, engine.identity, false)).join().unwrap()
+        })
     }
 }

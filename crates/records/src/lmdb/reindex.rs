@@ -294,7 +294,7 @@ mod tests {
         config.clock = Arc::new(ManualClock::default());
         config.lmdb.log_bytes = LOG_BYTES;
         config.lmdb.is_compressed = false; // dictionaries come when they are ready: rows could not be compared
-        Engine::open(folder, &config).map(Arc::new)
+        Engine::open(folder, &config, crate::open::Purpose::Serve).map(Arc::new)
     }
 
     /// Does something that may wait, such as opening a store, where that is allowed.

@@ -46,8 +46,12 @@ pub(super) const META_IDENTITY: &[u8] = b"identity";
 /// The key in [`META`] of the number of restores that the store has been through: a packed number, absent before the first.
 pub(super) const META_RESTORES: &[u8] = b"restores";
 
-/// The key in [`META`] that a store has while another one is copied into it: a packed number, the version of that row, 1.
+/// The key in [`META`] that a store has which was made to copy another one into it, until the copy is complete: a packed number.
 pub(super) const META_INCOMPLETE: &[u8] = b"incomplete";
+/// The value of [`META_INCOMPLETE`] until the copy begins to write.
+pub(super) const INCOMPLETE_NEW: u64 = 0;
+/// The value of [`META_INCOMPLETE`] from then on.
+pub(super) const INCOMPLETE_BEGUN: u64 = 1;
 
 /// What the keys in [`META`] of dictionaries begin with; a packed number follows.
 pub(super) const META_DICTIONARY: &[u8] = b"dictionary/";

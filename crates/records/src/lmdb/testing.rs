@@ -60,7 +60,9 @@ pub(super) fn open(folder: &Path) -> Result<Engine, Error> {
     let mut config = Config::new(EngineUrl::Lmdb(folder.to_owned()), schema());
     config.identity = IDENTITY;
     config.clock = Arc::new(ManualClock::new(Timestamp(SECOND as i64 * NANOS_PER_SECOND))) as Arc<dyn Clock>;
-    thread::scope(|scope| scope.spawn(|| Engine::open(folder, &config)).join().unwrap())
+    thread::scope(|scope| {
+        scope.spawn(|| Engine::open(folder, &config, crate::open::Purpose::Serve)).join().unwrap()
+    })
 }
 
 pub(super) fn email(mailbox: u64, received: u64) -> Properties {

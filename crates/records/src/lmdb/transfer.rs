@@ -13,10 +13,11 @@ use super::{
     Engine, Faces, Ledger, blocking,
     commit::{pack, pack_body},
     schema::{
-        ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, META, META_INCOMPLETE,
-        META_RESTORES, STATE, StateRow, TombstoneRow, account_key, body_key, corrupt, decode_account_key,
-        decode_feed, decode_history_key, decode_number, decode_state_key, encode_feed, encode_number,
-        feed_key, index_key, live_key, state_key, tombstone_key, tombstone_prefix,
+        ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INCOMPLETE_BEGUN, INCOMPLETE_NEW, INDEX,
+        LiveRow, META, META_INCOMPLETE, META_RESTORES, STATE, StateRow, TombstoneRow, account_key, body_key,
+        corrupt, decode_account_key, decode_feed, decode_history_key, decode_number, decode_state_key,
+        encode_feed, encode_number, feed_key, index_key, live_key, state_key, tombstone_key,
+        tombstone_prefix,
     },
     walk::walk,
 };
@@ -27,14 +28,12 @@ use crate::{
 
 /// Rows that are removed in one write.
 const CLEARED_ROWS: usize = 1_024;
-/// The version of the row that makes a store an incomplete copy.
-const INCOMPLETE: u64 = 1;
 
 #[async_trait]
 impl Transfer for Faces {
     async fn state(&self) -> Result<TransferState, Error> {
         let restores = self.0.store.read(stored_restores)?;
-        let is_incomplete = self.0.is_incomplete()?;
+        let is_incomplete = self.0.store.read(|view| Ok(is_begun(view.get(META, META_INCOMPLETE)?)))?;
         Ok(TransferState { identity: self.0.identity, restores, is_incomplete })
     }
 
@@ -50,7 +49,7 @@ impl Transfer for Faces {
 
     async fn begin(&self, restores: u64) -> Result<(), Error> {
         let mark = move |batch: &mut Batch<'_>| {
-            batch.put(META, META_INCOMPLETE, &encode_number(INCOMPLETE));
+            batch.put(META, META_INCOMPLETE, &encode_number(INCOMPLETE_BEGUN));
             if restores > 0 {
                 batch.put(META, META_RESTORES, &encode_number(restores));
             } else {
@@ -97,6 +96,11 @@ impl Transfer for Faces {
     }
 }
 
+/// Whether a copy into a store with this mark has begun to write.
+fn is_begun(mark: Option<&[u8]>) -> bool {
+    mark.is_some_and(|mark| decode_number(mark) != Some(INCOMPLETE_NEW))
+}
+
 fn stored_restores(view: &View<'_>) -> Result<u64, Error> {
     match view.get(META, META_RESTORES)? {
         Some(value) => decode_number(value).ok_or_else(|| corrupt(META, META_RESTORES)),
@@ -118,7 +122,7 @@ fn put_head(batch: &mut Batch<'_>, head: &AccountHead) {
 }
 
 impl Engine {
-    /// Whether another store is being copied into this one.
+    /// Whether this store is there for another one to be copied into it, and that is not complete.
     pub(super) fn is_incomplete(&self) -> Result<bool, Error> {
         self.store.read(|view| Ok(view.get(META, META_INCOMPLETE)?.is_some()))
     }

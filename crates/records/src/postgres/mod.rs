@@ -108,7 +108,8 @@ async fn begin(
 ) -> Result<open::Found, Error> {
     let connection = listener.connection.clone();
     listener.run(PREPARING, open::lock_opening(&connection, url)).await?;
-    let new = (!config.must_exist).then_some(config.identity);
+    let new = open::New { identity: config.identity, is_incomplete: purpose == Purpose::Move };
+    let new = (!config.must_exist).then_some(new);
     let prepared = Box::pin(open::prepare(&connection, database, url, &config.schema, new));
     let mut found = listener.run(PREPARING, prepared).await?;
     match purpose {

@@ -14,7 +14,10 @@ use super::{
     connect::{Connection, Database},
     error::{AttemptError, Doing, column},
     reindex,
-    schema::{self, FORMAT, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, from_sql, to_sql},
+    schema::{
+        self, FORMAT, INCOMPLETE_NEW, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, from_sql,
+        to_sql,
+    },
 };
 use crate::{Error, PostgresUrl, Schema, rows};
 
@@ -33,6 +36,14 @@ pub(super) fn opening_lock(url: &PostgresUrl) -> String {
 /// The advisory lock that servers hold shared while they have the records open.
 pub(super) fn open_lock(url: &PostgresUrl) -> String {
     format!("hashtextextended('restante records open {}', 0)", url.schema())
+}
+
+/// What records get that are made.
+pub(super) struct New {
+    pub(super) identity: Identity,
+    /// Another store is to be copied into them. They are an incomplete copy from the beginning: else a server would take what a copy
+    /// leaves that is killed at once for an empty store, and fill it.
+    pub(super) is_incomplete: bool,
 }
 
 /// What is known of the records once they are open.
@@ -60,7 +71,7 @@ pub(super) async fn prepare(
     database: &Database,
     url: &PostgresUrl,
     wanted: &Schema,
-    new: Option<Identity>,
+    new: Option<New>,
 ) -> Result<Found, AttemptError> {
     make_tables(connection, url, new).await?;
     let identity = check_format(connection).await?;
@@ -119,7 +130,7 @@ pub(super) async fn write_meta(
 async fn make_tables(
     connection: &Connection,
     url: &PostgresUrl,
-    new: Option<Identity>,
+    new: Option<New>,
 ) -> Result<(), AttemptError> {
     let what = "make its tables";
     let client = &connection.client;
@@ -138,7 +149,10 @@ async fn make_tables(
     }
     connection.run(what, &format!("BEGIN; {}", schema::tables())).await?;
     write_meta(connection, META_FORMAT, &rows::encode_number(FORMAT)).await?;
-    write_meta(connection, META_IDENTITY, &new.0).await?;
+    write_meta(connection, META_IDENTITY, &new.identity.0).await?;
+    if new.is_incomplete {
+        write_meta(connection, META_INCOMPLETE, &rows::encode_number(INCOMPLETE_NEW)).await?;
+    }
     write_meta(connection, META_ORIGIN, origin(connection).await?.as_bytes()).await?;
     connection.run(what, "COMMIT").await?;
     info!(schema, "tables of records made");

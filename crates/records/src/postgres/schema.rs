@@ -18,6 +18,10 @@ pub(super) const META_IDENTITY: &[u8] = b"identity";
 pub(super) const META_SCHEMA: &[u8] = b"schema";
 pub(super) const META_ORIGIN: &[u8] = b"origin";
 pub(super) const META_INCOMPLETE: &[u8] = b"incomplete";
+/// The value of [`META_INCOMPLETE`] until a copy into the store begins to write.
+pub(super) const INCOMPLETE_NEW: u64 = 0;
+/// The value of [`META_INCOMPLETE`] from then on.
+pub(super) const INCOMPLETE_BEGUN: u64 = 1;
 
 /// Partitions of the ordered map, by the hash of the account: each is vacuumed by itself. Their number can't be changed later.
 const PARTITIONS: u32 = 32;

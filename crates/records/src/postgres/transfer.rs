@@ -10,10 +10,10 @@ use super::{
     Postgres, Shared,
     connect::Connection,
     error::{AttemptError, column},
-    open::{POSITIONS_PER_RESTORE, is_incomplete, write_meta},
+    open::{POSITIONS_PER_RESTORE, read_meta, write_meta},
     schema::{
-        META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt, decode_history_key, from_sql,
-        state_key, to_sql, tombstone_prefix,
+        INCOMPLETE_BEGUN, INCOMPLETE_NEW, META_INCOMPLETE, STATE, account_to_sql, after_prefix, corrupt,
+        decode_history_key, from_sql, state_key, to_sql, tombstone_prefix,
     },
     transact::{self, DELETE_BODIES, decode_head},
 };
@@ -23,7 +23,7 @@ use crate::{
         keys::tombstone_key,
         moving::{count_bodies, plan},
     },
-    rows::{TombstoneRow, encode_number},
+    rows::{TombstoneRow, decode_number, encode_number},
     transfer::RowPage,
     validate,
 };
@@ -31,8 +31,6 @@ use crate::{
 const NANOS_PER_MILLI: i64 = 1_000_000;
 /// Rows that one transaction removes.
 const CLEARED_ROWS: i64 = 1_024;
-/// The version of the row that makes a store an incomplete copy.
-const INCOMPLETE: u64 = 1;
 /// What errors say that was to be done.
 const WHAT: &str = "copy records";
 
@@ -54,7 +52,9 @@ const UNMARK: &str = "DELETE FROM meta WHERE key = $1";
 impl Transfer for Postgres {
     async fn state(&self) -> Result<TransferState, Error> {
         let shared = &self.shared;
-        let is_incomplete = shared.read(WHAT, async |connection| is_incomplete(connection).await).await?;
+        let mark = shared.read(WHAT, async |connection| read_meta(connection, META_INCOMPLETE).await).await?;
+        // A store that was made for the copy has the mark, and nothing that an earlier copy has left.
+        let is_incomplete = mark.is_some_and(|mark| decode_number(&mark) != Some(INCOMPLETE_NEW));
         Ok(TransferState { identity: shared.identity, restores: shared.restores(), is_incomplete })
     }
 
@@ -72,7 +72,7 @@ impl Transfer for Postgres {
         let position = to_sql(restores.saturating_mul(POSITIONS_PER_RESTORE));
         let mark = async |connection: &Connection| {
             connection.run(WHAT, "BEGIN").await?;
-            write_meta(connection, META_INCOMPLETE, &encode_number(INCOMPLETE)).await?;
+            write_meta(connection, META_INCOMPLETE, &encode_number(INCOMPLETE_BEGUN)).await?;
             connection.query(WHAT, SET_RESTORES, &[&to_sql(restores), &position]).await?;
             connection.run(WHAT, "COMMIT").await
         };

@@ -131,7 +131,8 @@ pub async fn move_store(from: &Config, to: &Config, interruptions: &[usize]) -> 
         if let Some(copied) = copied {
             return copied;
         }
-        if *writes > 0 && to.url != EngineUrl::Memory {
+        // Also when nothing was written: the target was made to be copied into.
+        if to.url != EngineUrl::Memory {
             let error = refused(to).await;
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }

@@ -7,6 +7,9 @@ const HEAD: &str = "\
 # shown as ***: they are not in the backup. Relative paths are seen from the folder in which the server was started.
 ";
 
+/// Settings that name a file, and whose names do not say so.
+const FILES: [&str; 2] = ["delivery.remote.authorities", "delivery.remote.smarthost_credentials"];
+
 /// The text of the file. What else a server needs, and a backup does not have, is named in it.
 pub(super) fn text(effective: &Effective) -> String {
     let (mut text, mut needed) = (HEAD.to_owned(), Vec::new());
@@ -14,9 +17,10 @@ pub(super) fn text(effective: &Effective) -> String {
         if *origin == Origin::Default {
             continue;
         }
-        let is_file = key.ends_with("_file") && value.as_str().is_some_and(|path| !path.is_empty());
-        if is_file {
-            needed.push(format!("#   {key}: {}\n", value.as_str().unwrap_or_default()));
+        if key.ends_with("_file") || key.ends_with("_files") || FILES.contains(&key) {
+            let named = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
+            let paths = named.iter().filter_map(toml::Value::as_str).filter(|path| !path.is_empty());
+            needed.extend(paths.map(|path| format!("#   {key}: {path}\n")));
         }
         // A path may have a line break in it, which must not end the comment; a value is escaped by its own rules.
         let origin = origin.to_string().replace(['\n', '\r'], " ");
@@ -47,6 +51,8 @@ mod tests {
             ("RESTANTE_WAKU__NODE__KEY", &key),
             ("RESTANTE_REST__TOKEN_FILE", "/etc/restante/token"),
             ("RESTANTE_REST__PORT", "80"),
+            ("RESTANTE_TLS__CERTIFICATE_FILES", "/etc/one.crt,/etc/two.crt"),
+            ("RESTANTE_TLS__CERTIFICATE_KEY_FILES", "/etc/one.key,/etc/two.key"),
         ]);
         assert!(!text.contains("secret") && !text.contains(&key), "{text}");
         assert!(
@@ -55,9 +61,16 @@ mod tests {
         assert!(
             text.contains("rest.port = 80 #") && text.contains("#   rest.token_file: /etc/restante/token\n")
         );
+        for file in [
+            "certificate_files: /etc/one.crt",
+            "certificate_files: /etc/two.crt",
+            "certificate_key_files: /etc/two.key",
+        ] {
+            assert!(text.contains(&format!("#   tls.{file}\n")), "{text}");
+        }
         let table: toml::Table = text.parse().unwrap();
         assert_eq!(table["rest"]["port"].as_integer(), Some(80));
-        assert_eq!(table.len(), 3, "what is at its default is not there: {text}");
+        assert_eq!(table.len(), 4, "what is at its default is not there: {text}");
     }
 
     #[test]

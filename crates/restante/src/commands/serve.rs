@@ -1,6 +1,6 @@
 //! `restante serve`: opens what the doors keep, starts the doors, and ends in order.
 
-use std::{io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{fs::File, io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use futures_util::future::join_all;
@@ -37,6 +37,9 @@ const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
 const KEPT_SHARE: f64 = 0.2;
 
+/// The lock of the server that uses a data folder, in it.
+pub(crate) const LOCK_FILE: &str = "server.lock";
+
 pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let effective = Arc::new(flags.load()?);
     let config = &effective.config;
@@ -53,6 +56,9 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
             "this setting will be removed in the next version: operators have their own listener, see operate.listen"
         );
     }
+    for (key, what) in doors::unused_listeners(config) {
+        warn!(key, "{what}");
+    }
     backups::check_not_halfway(config)?;
     let token = read_token(config.token_file()).map_err(|error| {
         let key = config.token_key();
@@ -68,6 +74,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         prepared.push((door, door.prepare(&effective, &net_metrics)?));
     }
 
+    let _data_folder = hold_data_folder(config)?;
     let (session_metrics, connected_metrics) = (SessionMetrics::default(), ConnectedMetrics::default());
     let live = live::open(config, session_metrics.clone()).await?;
     let mut bounds = doors::http_bounds(config);
@@ -118,6 +125,14 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     served.and(closed.into_iter().collect::<anyhow::Result<()>>())?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Holds the data folder, which has files of no store: the node's key, what was learned of senders. Commands need only the stores.
+fn hold_data_folder(config: &Config) -> Result<File, restante_core::Error> {
+    let folder = &config.server.data_dir;
+    restante_disk::create_folder(folder)?;
+    let what = format!("the data folder {}", folder.display());
+    restante_disk::hold(&folder.join(LOCK_FILE), &what, "stop it, or name another folder with --data")
 }
 
 /// Ends tasks where they wait, so that none works on what is closed next. One that is busy is waited for, within limits.
@@ -186,22 +201,25 @@ impl Server<'_> {
     /// Serves until the server stops, the doors have finished, and the archive has what relay brought.
     async fn serve(&self, stop: Stop) -> anyhow::Result<()> {
         let sockets = listen(&self.shared.effective).await?;
-        let started = self.serve_http(sockets, stop).await?;
+        let (started, stopped_at) = self.serve_http(sockets, stop).await?;
         let limit = grace(self.config()).mul_f64(RELAYED_SHARE);
+        // What the requests have not used is left for those that the doors serve themselves, which were stopped with them.
+        let until = stopped_at + grace(self.config()).mul_f64(REQUESTS_SHARE) + limit;
         let close = async |door: &Arc<dyn Door>| {
-            let closed = tokio::time::timeout(limit, door.close()).await;
+            let closed = timeout_at(until, door.close()).await;
             closed.with_context(|| format!("{} did not finish in time what it had taken", door.name()))
         };
         let (closed, ()) = tokio::join!(join_all(started.iter().map(close)), self.backups.end(limit));
         closed.into_iter().collect()
     }
 
-    /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
+    /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run, and the
+    /// time of the stop.
     async fn serve_http(
         &self,
         mut sockets: Vec<(Listener, TcpListener)>,
         stop: Stop,
-    ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
+    ) -> anyhow::Result<(Vec<Arc<dyn Door>>, Instant)> {
         let mut addresses = Vec::new();
         for (kind, socket) in &sockets {
             addresses.push((*kind, socket.local_addr().context("a listener has no address")?));
@@ -244,13 +262,14 @@ impl Server<'_> {
             servers.push(restante_http::serve(listener, router, limits, stop.clone().requested()));
         }
         self.announce(&addresses);
-        // Live streams would never end by themselves.
         let ending = async {
             stop.requested().await;
-            self.shared.live.hub.stop();
+            self.shared.live.hub.stop(); // live streams would never end by themselves
+            doors.iter().for_each(|door| door.stop());
+            Instant::now()
         };
-        tokio::join!(join_all(servers), ending);
-        Ok(doors)
+        let (_, stopped_at) = tokio::join!(join_all(servers), ending);
+        Ok((doors, stopped_at))
     }
 
     /// A listener on a socket, with its limits, its proxies and its certificates.

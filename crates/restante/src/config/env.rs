@@ -65,9 +65,18 @@ fn read_like(known: &Value, text: &str) -> Value {
         Value::Integer(_) => as_number(text).unwrap_or_else(as_text),
         Value::Boolean(_) => text.trim().parse().map_or_else(|_| as_text(), Value::Boolean),
         Value::Array(_) => {
+            if let Some(array) = read_array(text) {
+                return array;
+            }
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Value::Array(items.map(|item| as_number(item).unwrap_or_else(|| item.into())).collect())
         }
         _ => as_text(),
     }
+}
+
+/// A list that is written as in a file: that of tables can't be written as items between commas.
+fn read_array(text: &str) -> Option<Value> {
+    let mut table: toml::Table = format!("list = {}", text.trim()).parse().ok()?;
+    table.remove("list").filter(Value::is_array)
 }

@@ -409,3 +409,15 @@ fn passwords_are_kept_and_not_shown() {
         assert!(!error.contains("secret"), "{error}");
     }
 }
+
+/// A list of tables can't be written as items between commas.
+#[test]
+fn a_list_in_the_environment_may_be_written_as_in_a_file() {
+    let listen = |text: &str| set("", &[("RESTANTE_PUBLIC__LISTEN", text)]).unwrap().config.public.listen;
+    assert_eq!(listen("[::1]:1, 127.0.0.1:2"), listen("['[::1]:1', '127.0.0.1:2']"));
+    assert_eq!(listen("[]"), []);
+    let lists = r#"[{ zone = "zen.example.org", action = "refuse" }]"#;
+    let of_environment = set("", &[("RESTANTE_CHECKS__BLOCK_LISTS", lists)]).unwrap().config;
+    assert_eq!(of_environment.checks.block_lists.len(), 1);
+    assert_eq!(of_environment, set(&format!("checks.block_lists = {lists}"), &[]).unwrap().config);
+}

@@ -9,8 +9,10 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
 
-/// Libraries that warn of each misdeed of a peer, or of each loss of a connection that is reported anyhow.
-const QUIET: [&str; 5] = ["lapin", "libp2p_gossipsub", "libp2p_mplex", "multistream_select", "yamux"];
+/// Libraries that warn of each misdeed of a peer, of each loss of a connection that is reported anyhow, or of each merge of the search
+/// index that a full disk or the stop of the server ends: a write that fails is reported, and a merge is begun again.
+const QUIET: [&str; 6] =
+    ["lapin", "libp2p_gossipsub", "libp2p_mplex", "multistream_select", "tantivy", "yamux"];
 
 impl LogFilter {
     /// The filter for a subscriber. Libraries that log what any peer can bring about are silent unless they are named: the log

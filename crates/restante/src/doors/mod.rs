@@ -91,6 +91,16 @@ pub(crate) fn listeners(config: &Config) -> Vec<DoorListener> {
     DOORS.iter().filter_map(|door| door.listener(config)).collect()
 }
 
+/// Warns of listeners that belong to doors which are off: the setting, and what is wrong.
+pub(crate) fn unused_listeners(config: &Config) -> Vec<(&'static str, String)> {
+    let off = DOORS.iter().filter(|door| !door.is_on(config));
+    let unused = off.flat_map(|door| {
+        let what = format!("nothing listens there: it needs {}", door.switches().join(" or "));
+        door.unused_listeners(config).into_iter().map(move |key| (key, what.clone()))
+    });
+    unused.collect()
+}
+
 /// The bounds of listeners that have no settings of their own.
 pub(crate) fn http_bounds(config: &Config) -> HttpBounds {
     DOORS.iter().find_map(|door| door.http_bounds(config)).unwrap_or_default()
@@ -118,6 +128,9 @@ pub(crate) trait DoorSettings: Sync {
 
     /// Further addresses that it listens on, each with the key that sets the port.
     fn ports(&self, config: &Config) -> Vec<(&'static str, SocketAddr)>;
+
+    /// The settings that were given addresses to listen on, and have no effect as the door is off.
+    fn unused_listeners(&self, config: &Config) -> Vec<&'static str>;
 
     /// How many connections it has at most, beside those of HTTP.
     fn connections_max(&self, config: &Config) -> u64;

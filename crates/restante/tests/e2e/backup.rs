@@ -505,7 +505,11 @@ fn metrics_show_the_last_backup() {
     let runs = |server: &Server, result: &str| {
         server.metric(&format!("restante_backup_runs_total{{result=\"{result}\"}}")).unwrap()
     };
-    let server = Server::start_with(&folder, ADMIN);
+    let log = folder.join("log");
+    let mut command = restante(&folder);
+    command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(ADMIN);
+    command.stderr(fs::File::create(&log).unwrap());
+    let server = Server::spawn(command);
     assert_eq!(
         (server.metric(taken_at), runs(&server, "done"), runs(&server, "failed")),
         (Some(0.0), 0.0, 0.0)
@@ -518,6 +522,9 @@ fn metrics_show_the_last_backup() {
     assert!(server.metric("restante_backup_last_duration_seconds") > Some(0.0));
     assert_eq!((runs(&server, "done"), runs(&server, "failed")), (1.0, 1.0));
     assert_eq!(server.stop().code(), Some(0));
+    let log = fs::read_to_string(log).unwrap();
+    let of_failure = log.lines().find(|line| line.contains("no backup was taken"));
+    assert!(of_failure.is_some_and(|line| line.contains("first")), "{log}");
 
     let server = Server::start_with(&folder, ADMIN);
     let again = server.metric(taken_at).unwrap();
@@ -776,7 +783,7 @@ fn operators_alone_have_backups_taken() {
 #[test]
 fn every_route_of_the_server_is_documented() {
     let (_guard, folder) = folder();
-    let server = Server::start_with(&folder, ADMIN);
+    let server = Server::start_with(&folder, &[ADMIN, &["--jmap-listen", "127.0.0.1:0"]].concat());
     let document: Value = serde_json::from_str(&server.get("/openapi.json").body).unwrap();
     let mut documented = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {

@@ -115,6 +115,10 @@ fn check_finds_files_that_are_missing_or_hold_nothing_of_use() {
         assert!(said.out.lines().any(|line| line.starts_with(expected)), "{settings}: {}", said.out);
     }
     assert!(!folder.join("data").exists(), "a check creates nothing");
+    let long = format!("lmtp.listen = \"unix:{}\"", "a".repeat(108));
+    fs::write(folder.join("restante.toml"), long).unwrap();
+    let said = say(&folder, &["config", "check"]);
+    assert!(said.code == 2 && said.err.contains("can't be the path of a socket"), "{}", said.err);
 }
 
 #[test]
@@ -156,6 +160,10 @@ fn check_warns_of_limits_beyond_the_systems_and_of_shards_beyond_the_networks() 
         (
             "[waku]\ncluster_id = 1\nshards = [7, 8, 9]",
             "warning: waku.shards: no content topic falls on 8, 9: ",
+        ),
+        (
+            "mail.enabled = false\nsmtp.listen = [\"127.0.0.1:2525\"]",
+            "warning: smtp.listen: nothing listens there: it needs mail.enabled",
         ),
     ] {
         fs::write(folder.join("restante.toml"), settings).unwrap();

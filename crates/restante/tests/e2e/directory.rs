@@ -93,6 +93,42 @@ fn two_commands_make_a_server_with_an_account() {
 }
 
 #[test]
+fn a_folder_that_was_set_up_is_sound() {
+    let (folder, _) = set_up();
+    let checked = said(folder.path(), &["check", "--all"]);
+    assert!(checked.contains("sound"), "{checked}");
+    assert!(said(folder.path(), &["search", "rebuild"]).starts_with("a server makes the search index again"));
+}
+
+/// The settings of a server that runs elsewhere name another place from here: an operator saw no error, and the server no domain.
+#[test]
+fn new_records_are_reported() {
+    let (folder, _) = set_up();
+    let settings = folder.path().join("restante.toml");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let add = ["domain", "add", "oops.org", "--config", settings.to_str().unwrap()];
+    let made = say(elsewhere.path(), &add);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let folder = elsewhere.path().canonicalize().unwrap().join("data");
+    assert!(made.err.contains(&format!("new records are made in {}", folder.display())), "{}", made.err);
+    assert_eq!(say(elsewhere.path(), &["domain", "add", "more.org"]).err, "");
+}
+
+/// The user of the server can't read what root has made.
+#[test]
+fn root_is_warned_on_the_folder_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else may give a folder away
+    }
+    let (folder, _) = set_up();
+    assert_eq!(say(folder.path(), &["domain", "list"]).err, "");
+    std::os::unix::fs::chown(folder.path().join("data"), Some(1_000), None).unwrap();
+    let warned = say(folder.path(), &["domain", "list"]);
+    assert_eq!(warned.code, 0, "{}", warned.err);
+    assert!(warned.err.contains("data belongs to the user 1000"), "{}", warned.err);
+}
+
+#[test]
 fn setup_changes_nothing_that_is_there() {
     let (folder, _) = set_up();
     let settings = fs::read_to_string(folder.path().join("restante.toml")).unwrap();
@@ -118,6 +154,8 @@ fn a_stopped_server_is_looked_after_by_commands() {
         "domain       separator  catch-all\nexample.com  +          anna@example.org\nexample.org  +          none\n"
     );
     said(folder, &["domain", "set", "example.com", "--catch-all", "none", "--separator", "-"]);
+    let nothing = say(folder, &["domain", "set", "example.com"]);
+    assert!(nothing.code == 2 && nothing.err.contains("name what to change"), "{}", nothing.err);
     assert_eq!(json_of(folder, &["domain", "list"])[0]["separator"], "-");
 
     let generated = said(folder, &["account", "add", "bert@example.com", "--generate", "--quota", "5GB"]);

@@ -52,7 +52,10 @@ fn without_waku_there_is_no_archive_and_operators_are_served() {
     let answer = server.post("/admin/v1/backup", &json!({"folder": backup}));
     assert!(backup.join("records").is_dir() && !backup.join("archive").exists(), "{}", answer.body);
     server.stop();
-    assert_eq!(names_in(&folder.join("data")), ["blobs", "journal", "last-backup.json", "records"]);
+    assert_eq!(
+        names_in(&folder.join("data")),
+        ["blobs", "journal", "last-backup.json", "records", "server.lock"]
+    );
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn deliver(lmtp: SocketAddr, message: &str) -> io::Result<String> {
 
 impl Mail {
     /// The reply to a recipient.
-    fn recipient(&self, recipient: &str) -> String {
+    pub(crate) fn recipient(&self, recipient: &str) -> String {
         let mut stream = TcpStream::connect(self.lmtp).unwrap();
         write!(
             stream,
@@ -180,7 +180,7 @@ fn a_message_that_came_alone_is_there_after_a_power_cut_that_took_its_blob() {
         let answer = mail.calls(&[("Email/query", json!({})), ("Email/get", get)]);
         let texts = answer["list"][0]["bodyValues"].as_object().unwrap_or_else(|| panic!("{answer}"));
         let texts: Vec<&Value> = texts.values().map(|text| &text["value"]).collect();
-        assert_eq!(texts, [&json!("Pancakes?\n")], "{commands:?}");
+        assert_eq!(texts, [&json!("Pancakes?\n\n")], "{commands:?}");
         assert_eq!(mail.server.stop().code(), Some(0));
     }
 }
@@ -255,9 +255,16 @@ fn a_search_index_that_was_removed_is_made_again() {
     mail.deliver(&message("Coffee", "without milk"));
     mail.server.stop();
     std::fs::remove_dir_all(folder.join("data/search")).unwrap();
-    let refused = say(&folder, &["search", "rebuild"]);
-    assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("name the server's folder with --data"), "{}", refused.err);
+    // As in a folder that was restored.
+    assert_eq!(
+        said(&folder, &["search", "rebuild"]),
+        "a server makes the search index again as soon as one runs\n"
+    );
+    for elsewhere in [["--data", "elsewhere"], ["--search", "tantivy:elsewhere"]] {
+        let refused = say(&folder, &[&["search", "rebuild"][..], &elsewhere].concat());
+        assert_eq!(refused.code, 1);
+        assert!(refused.err.contains("name the server's folder with --data"), "{}", refused.err);
+    }
     let mail = start(&folder);
     let mut found = mail.subjects(json!({"text": "milk"}));
     found.sort();

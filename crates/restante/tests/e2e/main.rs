@@ -9,6 +9,7 @@ mod checks;
 mod command_line;
 mod configuration;
 mod crash;
+mod damage;
 mod data_folder;
 mod database;
 mod deliveries;

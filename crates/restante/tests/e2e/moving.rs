@@ -32,7 +32,7 @@ fn assert_equal(folder: &Path, a: &str, b: &str, messages: &str) {
 
 /// A path that was typed wrongly used to be an empty archive, of which everything is true.
 #[test]
-fn commands_that_read_say_where_the_nearest_archive_is() {
+fn commands_that_need_an_archive_say_where_the_nearest_one_is() {
     let (_guard, folder) = folder();
     fill(&folder, "data/archive", (0..3).map(message));
     let (right, wrong) = ("log:data/archive", "log:data");
@@ -40,6 +40,8 @@ fn commands_that_read_say_where_the_nearest_archive_is() {
         &["archive", "check", "--archive", wrong][..],
         &["archive", "stats", "--archive", wrong],
         &["archive", "export", "--archive", wrong],
+        &["archive", "rebuild", "--archive", wrong],
+        &["archive", "prune", "--archive", wrong, "--policy", "time:60"],
         &["archive", "compare", right, wrong],
         &["archive", "copy", wrong, "log:elsewhere"],
         &["query", "--archive", wrong],
@@ -53,6 +55,9 @@ fn commands_that_read_say_where_the_nearest_archive_is() {
         );
     }
     assert!(!folder.join("elsewhere").exists(), "nothing was made");
+    let missing = say(&folder, &["archive", "prune", "--archive", "log:typo", "--policy", "time:60"]);
+    assert_eq!(missing.code, 1, "{}", missing.err);
+    assert!(!folder.join("typo").exists(), "nothing was made");
 }
 
 /// How often a command is begun again that was done before it could be stopped.
@@ -130,6 +135,45 @@ fn a_state_file_is_that_of_one_command() {
     assert_eq!(state_files(&folder), 1, "the other one's is still there");
 }
 
+/// A state file that was left behind by a copy into an archive that was removed since skipped what had been in that one.
+#[test]
+fn a_copy_begins_anew_when_its_target_was_removed() {
+    let (_guard, folder) = folder();
+    fill(&folder, "a", (0..MANY).map(message));
+    let copy = ["archive", "copy", "log:a", "log:b"];
+    stop_midway(&folder, &copy, "b", Signal::INT);
+    remove(&folder, "b");
+    let anew = say(&folder, &copy);
+    assert_eq!(anew.code, 0, "{}", anew.err);
+    assert!(anew.err.starts_with("the state file restante-copy-"), "{}", anew.err);
+    assert!(anew.err.ends_with("copied 100,000 messages, 0 were there already\n"), "{}", anew.err);
+    assert_eq!(state_files(&folder), 0);
+    assert_equal(&folder, "log:a", "log:b", "100,000");
+}
+
+/// Damaged messages were left out, and all was well by the exit code.
+#[test]
+fn a_copy_and_an_export_count_damaged_messages() {
+    let (_guard, folder) = folder();
+    fill(&folder, "a", (0..1_000).map(message));
+    let names = fs::read_dir(folder.join("a")).unwrap().map(|entry| entry.unwrap().path());
+    let log = names.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "log")).unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    let at = bytes.windows(8).position(|window| window == b"body 500").unwrap();
+    bytes[at] ^= 1;
+    fs::write(&log, bytes).unwrap();
+
+    let left_out = "1 damaged records were left out: see restante archive check --archive log:";
+    let copied = say(&folder, &["archive", "copy", "log:a", "log:b"]);
+    assert_eq!(copied.code, 1, "{}", copied.err);
+    let counts = format!("copied 999 messages, 0 were there already\n{left_out}a\n");
+    assert!(copied.err.ends_with(&counts), "{}", copied.err);
+    let exported = say(&folder, &["archive", "export", "--archive", "log:a"]);
+    assert_eq!((exported.code, exported.out.lines().count()), (1, 999), "{}", exported.err);
+    assert!(exported.err.contains(left_out), "{}", exported.err);
+    assert_eq!(say(&folder, &["archive", "export", "--archive", "log:b"]).code, 0);
+}
+
 #[test]
 fn a_comparison_names_what_is_missing_and_a_repair_copies_it() {
     let (_guard, folder) = folder();
@@ -191,6 +235,7 @@ fn mistakes_are_named() {
     let (_guard, folder) = folder();
     fill(&folder, "a", (0..10).map(message));
     fs::write(folder.join("x.ndjson"), "").unwrap();
+    fs::write(folder.join("x.ndjson.gz"), b"\x1f\x8b\x08\x00").unwrap();
     fs::create_dir(folder.join("empty")).unwrap();
     for (args, code, why) in [
         (&["copy", "log:a", "log:a"][..], 2, "the same archive"),
@@ -200,6 +245,8 @@ fn mistakes_are_named() {
         (&["import", "--from", "nwaku", "x.ndjson"], 2, "x.ndjson is no archive of nwaku"),
         (&["import", "--from", "status"], 2, "stdin is no archive of a Status mailserver"),
         (&["import", "empty"], 1, "without a LevelDB"),
+        (&["import", "log:a"], 2, "'restante archive copy' takes one"),
+        (&["import", "x.ndjson.gz"], 1, "it is compressed by gzip"),
         (&["import", "--rehash", "x.ndjson"], 2, "for archives of other servers"),
         (&["import", "--pubsub-topic", "nowhere", "empty"], 2, "nowhere"),
     ] {
@@ -279,7 +326,22 @@ fn an_import_that_is_stopped_goes_on() {
     assert!(last.starts_with("stored "), "{last}");
     assert!(resumed.err.contains("taken under another hash: 49,979 more"), "{}", resumed.err);
     assert_eq!(state_files(&folder), 0);
-    let stats = said(&folder, &["archive", "stats", "--format", "json"]);
-    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
-    assert_eq!(stats["messages"], 50_000);
+    let stats = || -> serde_json::Value {
+        serde_json::from_str(&said(&folder, &["archive", "stats", "--format", "json"])).unwrap()
+    };
+    assert_eq!(stats()["messages"], 50_000);
+
+    // What went into an archive that was removed since was skipped.
+    remove(&folder, "data");
+    stop_midway(&folder, &args, "data", Signal::INT);
+    remove(&folder, "data");
+    let anew = say(&folder, &args);
+    assert_eq!(anew.code, 0, "{}", anew.err);
+    assert_eq!(
+        anew.err.lines().last().unwrap(),
+        "stored 50,000 messages, 0 were there already, 0 refused",
+        "{}",
+        anew.err
+    );
+    assert_eq!(stats()["messages"], 50_000);
 }

@@ -44,12 +44,12 @@ fn fill(folder: &Path) {
             body: Body { bytes: Bytes::from_static(b"Hello"), blobs },
             properties: Properties::default().with(email::MAILBOX, 1).with(email::UNSEEN, 1),
         };
-        for (account, blobs) in [(1, vec![attached]), (2, Vec::new())] {
+        for (account, blobs) in [(1_024, vec![attached]), (1_025, Vec::new())] {
             records.records.commit(AccountId(account), Commit::of([email(blobs)])).await.unwrap();
         }
-        records.records.commit(AccountId(2), Commit::of([email(Vec::new())])).await.unwrap();
+        records.records.commit(AccountId(1_025), Commit::of([email(Vec::new())])).await.unwrap();
         let destroy = Change::Destroy { kind: email::KIND, id: RecordId(2) };
-        records.records.commit(AccountId(2), Commit::of([destroy])).await.unwrap();
+        records.records.commit(AccountId(1_025), Commit::of([destroy])).await.unwrap();
     });
 }
 
@@ -94,7 +94,7 @@ fn what_is_kept_is_counted_checked_and_dumped() {
     assert_eq!(lines[0]["blobs"], json!([attached]));
     assert_eq!(
         lines[1],
-        json!({"account": 2, "kind": "email", "id": 1, "revision": 1, "created": 1,
+        json!({"account": 1025, "kind": "email", "id": 1, "revision": 1, "created": 1,
                "properties": {"mailbox": [1], "unseen": [1]}, "body": "Hello", "blobs": []})
     );
     assert_eq!(said(&folder, &["records", "dump", "--out", "records.ndjson"]), "");
@@ -118,10 +118,10 @@ fn records_are_moved_and_compared() {
     let refused = say(&folder, &["records", "copy", from, to]);
     assert_eq!(refused.code, 1, "{}", refused.err);
     assert!(refused.err.contains("the target is a complete copy of these records"), "{}", refused.err);
-    said(&folder, &["records", "erase", "1", "--yes", "--records", to]);
+    said(&folder, &["records", "erase", "1024", "--yes", "--records", to]);
     let differ = say(&folder, &["records", "compare", from, to]);
     assert_eq!(differ.code, 1);
-    assert!(differ.out.contains("account 1, kind 2, record 1: only in the first\n"), "{}", differ.out);
+    assert!(differ.out.contains("account 1024, kind 2, record 1: only in the first\n"), "{}", differ.out);
 
     let refused = say(&folder, &["records", "copy", "lmdb:nowhere", "lmdb:other"]);
     assert_eq!(refused.code, 1);
@@ -138,13 +138,19 @@ fn records_are_moved_and_compared() {
 fn an_account_is_erased() {
     let (_guard, folder) = folder();
     fill(&folder);
-    let refused = say(&folder, &["records", "erase", "1"]);
+    let refused = say(&folder, &["records", "erase", "1024"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("add --yes"), "{}", refused.err);
-    assert_eq!(said(&folder, &["records", "erase", "1", "--yes"]), "erased 1 records of account 1\n");
-    assert_eq!(said(&folder, &["records", "erase", "1", "--yes"]), "erased 0 records of account 1\n");
+    // Those of the directory: domains would be gone, and their accounts not.
+    for internal in ["0", "64", "1023"] {
+        let refused = say(&folder, &["records", "erase", internal, "--yes"]);
+        assert_eq!(refused.code, 2, "{}", refused.err);
+        assert!(refused.err.contains("is internal"), "{}", refused.err);
+    }
+    assert_eq!(said(&folder, &["records", "erase", "1024", "--yes"]), "erased 1 records of account 1024\n");
+    assert_eq!(said(&folder, &["records", "erase", "1024", "--yes"]), "erased 0 records of account 1024\n");
     let dump = said(&folder, &["records", "dump"]);
-    assert!(dump.lines().count() == 1 && dump.starts_with("{\"account\":2,"), "{dump}");
+    assert!(dump.lines().count() == 1 && dump.starts_with("{\"account\":1025,"), "{dump}");
     assert_eq!(said(&folder, &["records", "check"]), "checked 1 records: all sound\n");
 }
 

@@ -35,6 +35,46 @@ fn what_is_published_by_either_way_is_queried_by_either_way() {
     assert_eq!(server.stop().code(), Some(0));
 }
 
+/// A topic with a comma was split, and many topics were too long for a URL.
+#[test]
+fn any_topics_can_be_queried_and_times_that_a_server_misreads_can_not() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let url = server.url();
+    let topic = "/toy/1/a,b/proto";
+    let publish = [
+        "publish",
+        "--rest",
+        &url,
+        "--pubsub-topic",
+        PUBSUB_TOPIC,
+        "--content-topic",
+        topic,
+        "--payload",
+        "x",
+    ];
+    said(&folder, &publish);
+    server.publish("other");
+    let count = |args: &[&str]| said(&folder, &[&["query", "--rest", &url], args].concat()).lines().count();
+    assert_eq!(count(&["--content-topic", topic]), 1);
+    let others: Vec<String> =
+        (0..3_000).map(|number| format!("--content-topic=/toy/1/{number}/proto")).collect();
+    let mut many: Vec<&str> = others.iter().map(String::as_str).collect();
+    assert_eq!(count(&many), 0);
+    many.extend(["--content-topic", CONTENT_TOPIC]);
+    assert_eq!(count(&many), 1);
+    for end in ["0", "1970-01-01", "1970-01-02"] {
+        let refused = say(&folder, &["query", "--rest", &url, "--end", end]);
+        assert_eq!((refused.code, &*refused.out), (2, ""), "{}", refused.err);
+        assert!(
+            refused.err.contains("--end 1970-01-0") && refused.err.contains("--archive"),
+            "{}",
+            refused.err
+        );
+    }
+    assert_eq!(said(&folder, &["query", "--archive", "log:data/archive", "--end", "0"]), "");
+}
+
 /// What is for operators is there without a setting, and not where clients publish and query.
 #[test]
 fn operators_have_a_listener_of_their_own() {
@@ -190,7 +230,13 @@ fn a_second_server_on_the_same_folder_is_turned_away() {
     let second = say(&folder, &["serve", "--rest-port", "0"]);
     assert_eq!(second.code, 3, "{}", second.err);
     let line = second.err.lines().find(|line| line.starts_with("restante: ")).unwrap();
-    assert!(line.contains("can't open the archive log:data/archive"), "{line}");
+    let holder = format!("the data folder data is in use by process {}: ", server.id());
+    assert!(line.contains(&holder), "{line}");
+    // Whatever the stores are: both would be the same peer.
+    let second =
+        say(&folder, &["serve", "--rest-port", "0", "--archive", "log:other", "--records", "lmdb:third"]);
+    assert_eq!(second.code, 3, "{}", second.err);
+    assert!(!folder.join("other").exists() && !folder.join("third").exists());
     for command in ["rebuild", "prune"] {
         let args: &[&str] = if command == "prune" { &["--policy", "capacity:1"] } else { &[] };
         let refused = say(&folder, &[&["archive", command], args].concat());

@@ -29,6 +29,11 @@ fn an_exported_archive_is_the_same_after_import() {
         assert_eq!(import.code, 0, "{}", import.err);
         assert_eq!(import.err, "stored 50 messages, 0 were there already, 0 refused\n");
         assert_eq!(export(&folder, other), lines, "{name}");
+        let compared = say(
+            &folder,
+            &["archive", "compare", "log:data/archive", &format!("log:{other}/archive"), "--bodies"],
+        );
+        assert_eq!(compared.out, "equal: 50 messages in each\n", "{name}");
 
         let again = say(&folder, &["archive", "import", name, "--data", other]);
         assert_eq!(again.err, "stored 0 messages, 50 were there already, 0 refused\n");

@@ -7,7 +7,8 @@
 //! before it creates each file. This directory lists the folder instead: nothing is synced for it, and no file is missed.
 //!
 //! A merge can't be stopped, and outlives the writer that began it. Once its directory is closed it changes nothing any more: another
-//! writer may have the folder open.
+//! writer may have the folder open. It removes no files then, without an error, which Tantivy would log for each file; the next writer
+//! removes them.
 
 use std::{
     fmt, fs, io,
@@ -98,10 +99,10 @@ impl Directory for DurableDirectory {
     }
 
     fn delete(&self, path: &Path) -> Result<(), DeleteError> {
-        let _changing = self
-            .changing()
-            .map_err(|error| DeleteError::IoError { io_error: Arc::new(error), filepath: path.to_owned() })?;
-        self.mapped.delete(path)
+        match self.changing() {
+            Ok(_changing) => self.mapped.delete(path),
+            Err(_) => Err(DeleteError::FileDoesNotExist(path.to_owned())),
+        }
     }
 
     fn exists(&self, path: &Path) -> Result<bool, OpenReadError> {
@@ -160,7 +161,8 @@ mod tests {
 
         assert!(merge.atomic_write(Path::new("list"), b"late").is_err());
         assert!(merge.open_write(Path::new("another")).is_err());
-        assert!(merge.delete(Path::new("list")).is_err());
+        let deleted = merge.delete(Path::new("list"));
+        assert!(matches!(deleted, Err(DeleteError::FileDoesNotExist(_))), "any other error is logged");
         begun.write_all(b"a file that was open").unwrap();
         begun.terminate().unwrap();
         assert_eq!(merge.atomic_read(Path::new("list")).unwrap(), b"old");

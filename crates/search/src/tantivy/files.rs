@@ -67,9 +67,7 @@ pub(super) fn open_or_create(folder: &Path, is_verified: bool) -> Result<(OpenIn
     if !path.exists() {
         return Ok((create(folder)?, true));
     }
-    // A damaged index can make Tantivy panic.
-    let opened = catch_unwind(AssertUnwindSafe(|| open_existing(&path, is_verified)));
-    match opened.unwrap_or_else(|_| Err(Unusable::Damaged("opening it panicked".into()))) {
+    match open_existing(&path, is_verified) {
         Ok(open) => Ok((open, false)),
         Err(Unusable::Unavailable(error)) => Err(error),
         Err(Unusable::Damaged(why)) => {
@@ -77,6 +75,18 @@ pub(super) fn open_or_create(folder: &Path, is_verified: bool) -> Result<(OpenIn
             Ok((create(folder)?, true))
         }
     }
+}
+
+/// Opens the index below `folder` as it is: one that can't be used stays where it is.
+pub(super) fn open_unchanged(folder: &Path, is_verified: bool) -> Result<OpenIndex, Error> {
+    let path = folder.join(INDEX_FOLDER);
+    open_existing(&path, is_verified).map_err(|error| match error {
+        Unusable::Unavailable(error) => error,
+        Unusable::Damaged(why) => {
+            let (path, advice) = (path.display(), "a server makes it again when it starts");
+            Error::corrupt(format!("the search index in {path} can't be used: {why}: {advice}"))
+        }
+    })
 }
 
 /// Creates an empty index below `folder` in place of what is there.
@@ -121,6 +131,12 @@ pub(super) fn verify(index: &Index, progress: &(dyn Fn(u64, u64) + Send + Sync))
 }
 
 fn open_existing(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> {
+    // A damaged index can make Tantivy panic.
+    let opened = catch_unwind(AssertUnwindSafe(|| open_files(path, is_verified)));
+    opened.unwrap_or_else(|_| Err(Unusable::Damaged("opening it panicked".into())))
+}
+
+fn open_files(path: &Path, is_verified: bool) -> Result<OpenIndex, Unusable> {
     let directory = directory(path).map_err(|error| unusable(&error))?;
     let index = Index::open(directory.clone()).map_err(|error| unusable(&error))?;
     let (schema, fields) = Fields::schema();

@@ -55,7 +55,7 @@ struct Engine {
     waiting: Waiting,
     /// The series that may write.
     series: watch::Sender<u64>,
-    /// The error of the last write, if it failed.
+    /// The error of the last write that failed, until a commit succeeds or a new index is made.
     failure: Mutex<Option<Error>>,
     /// Whether the index was found damaged: it is made again when a series begins.
     is_damaged: AtomicBool,
@@ -111,7 +111,11 @@ fn open_blocking(folder: PathBuf, config: Config) -> Result<Engine, Error> {
     create_folder(&folder)?;
     let what = format!("the search index in {}", folder.display());
     let lock = restante_disk::hold(&folder.join("lock"), &what, "stop it first")?;
-    let (open, is_new) = files::open_or_create(&folder, config.tantivy.verify)?;
+    let verify = config.tantivy.verify;
+    let (open, is_new) = match config.must_exist {
+        true => (files::open_unchanged(&folder, verify)?, false),
+        false => files::open_or_create(&folder, verify)?,
+    };
     if is_new {
         config.metrics.cleared.inc();
     }

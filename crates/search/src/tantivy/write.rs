@@ -224,6 +224,7 @@ impl Writing {
         (self.uncommitted, self.uncommitted_bytes, self.of_account_max) = (0, 0, 0);
         engine.waiting.clear();
         (self.documents_since, self.others_since) = (None, None);
+        *engine.failure.lock() = None;
         engine.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
         Ok(())
     }
@@ -301,10 +302,7 @@ impl Engine {
         let uncommitted = writer.writing.as_ref().map_or(0, |writing| writing.uncommitted);
         self.metrics.uncommitted.set(uncommitted as u64);
         let error = match result {
-            Ok(value) => {
-                *self.failure.lock() = None;
-                return Ok(value);
-            }
+            Ok(value) => return Ok(value), // in memory: only a commit shows that the disk takes writes again
             Err(error) => engine_error("write", &error),
         };
         *self.failure.lock() = Some(error.duplicate());
@@ -330,10 +328,15 @@ impl Engine {
             Some(open) if !is_failed && !is_damaged => open,
             _ => self.reopen(is_damaged)?,
         };
-        let writing = match writer.writing.take() {
+        let mut writing = match writer.writing.take() {
             Some(writing) => writing,
             None => Writing::open(self, open)?,
         };
+        if self.failure.lock().is_some() {
+            // A commit is due although nothing is written: it shows whether the index can be written again.
+            writing.others_since.get_or_insert_with(Instant::now);
+            self.written.notify_one();
+        }
         let checkpoint = writing.checkpoint.clone();
         writer.writing = Some(writing);
         Ok(Begun { series: Series(*self.series.borrow()), checkpoint })
@@ -350,10 +353,10 @@ impl Engine {
         };
         if is_new {
             self.metrics.cleared.inc();
+            *self.failure.lock() = None;
         }
         *self.open.lock() = Some(open.clone());
         self.is_damaged.store(false, Ordering::Release);
-        *self.failure.lock() = None;
         Ok(open)
     }
 
@@ -466,7 +469,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Config, Document, EngineUrl, Filter, Query, RecordId, Search, TantivyConfig, tantivy::open_handle,
+        Config, Document, EngineUrl, Filter, Query, RecordId, Search, TantivyConfig, Upkeep,
+        tantivy::open_handle,
     };
 
     const COMMIT_MS: u64 = 1_000_000;
@@ -541,5 +545,24 @@ mod tests {
         assert_eq!(delay_ms(&handle).await, Some(COMMIT_MS * u64::from(LATER)));
         write(&handle, series, 1 + accounts, 0..1).await;
         assert_eq!((delay_ms(&handle).await, search(&handle, 2).await), (None, 1));
+    }
+
+    /// A full disk lets an index be opened and documents be kept in memory: it looked healthy again after each failed commit.
+    #[tokio::test]
+    async fn after_a_commit_that_failed_only_another_one_makes_the_index_healthy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (handle, series) = open(&folder).await;
+        write(&handle, series, 1, 0..1).await;
+        handle.commit(series).await.unwrap();
+        write(&handle, series, 1, 1..2).await;
+        handle.engine.open_index().unwrap().directory.close(); // no file is written any more
+        handle.commit(series).await.unwrap_err();
+
+        let series = handle.begin().await.unwrap().series;
+        assert!(handle.health().is_err());
+        write(&handle, series, 1, 1..2).await;
+        assert!(handle.health().is_err());
+        handle.commit(series).await.unwrap();
+        handle.health().unwrap();
     }
 }

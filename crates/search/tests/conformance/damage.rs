@@ -25,6 +25,7 @@ crate::promises! {
         what_is_not_of_the_engine_stays,
         a_file_that_no_commit_names_is_removed,
         a_check_names_damaged_files,
+        a_damaged_index_that_must_exist_stays_as_it_is,
         an_index_that_is_removed_while_it_is_written_begins_from_zero,
     ]
 }
@@ -179,6 +180,24 @@ async fn a_check_names_damaged_files(subject: Subject) {
     fs::write(&file, bytes).unwrap(); // in place: the file is mapped
     let report = opened.upkeep.check(&|_, _| {}).await.unwrap();
     assert_eq!(report.damaged, [file.file_name().unwrap().to_str().unwrap()]);
+}
+
+/// A command that printed its statistics removed it.
+async fn a_damaged_index_that_must_exist_stays_as_it_is(subject: Subject) {
+    closed_index(&subject).await;
+    for file in files(&subject) {
+        let bytes = fs::read(&file).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[0] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        let before = files(&subject);
+        let config = restante_search::Config { must_exist: true, ..subject.config.clone() };
+        let error = restante_search::open(config).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{}: {error}", file.display());
+        assert_eq!(files(&subject), before);
+        fs::write(&file, bytes).unwrap();
+    }
+    assert_eq!(found(&subject.open().await, A, anywhere("words")).await.len(), 49);
 }
 
 async fn an_index_that_is_removed_while_it_is_written_begins_from_zero(subject: Subject) {

@@ -19,7 +19,8 @@ use super::{
     wire::Wire,
 };
 use crate::{
-    Delivered, DeliveryError, Forwarded, Outcome, Protocol, Quarantine, ReceivedMail, Report, Target,
+    Delivered, DeliveryError, ForwardReports, Forwarded, Outcome, Protocol, Quarantine, ReceivedMail, Report,
+    Target,
     metrics::MessageResult,
     refusal::Refusal,
     trace::{RECEIVED_MAX, message_id},
@@ -263,6 +264,8 @@ impl Client {
                         alias: &outside.alias,
                         targets: &outside.addresses,
                         received: mail.received,
+                        // Only submission has the parameters, and what is submitted is queued first.
+                        reports: ForwardReports::default(),
                     };
                     Box::pin(forwards.forward(forwarded)).await.map_err(|error| {
                         self.server.log_failure("a message could not be forwarded", &error);

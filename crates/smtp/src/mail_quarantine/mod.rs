@@ -10,8 +10,8 @@ use restante_mail_wire::smtp::Reply;
 use restante_records::{AccountId, RecordId};
 
 use crate::{
-    Delivered, DeliveryEntry, Forwarded, LocalDelivery, NotedReply, Outcome, Protocol, Quarantine,
-    QuarantinedAbout, ReceivedMail, Target,
+    Delivered, DeliveryEntry, ForwardReports, Forwarded, LocalDelivery, NotedReply, Outcome, Protocol,
+    Quarantine, QuarantinedAbout, ReceivedMail, Target,
     recipients::{Destination, Outside},
     refusal::Refusal,
     trace::Header,
@@ -195,6 +195,7 @@ impl MailQuarantine {
             alias: &outside.alias,
             targets: &outside.addresses,
             received: self.local.clock.now(),
+            reports: ForwardReports::default(),
         };
         Box::pin(forwards.forward(forwarded)).await.map_err(|error| Refusal::of_store(error.kind()))
     }

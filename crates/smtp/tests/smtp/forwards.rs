@@ -123,6 +123,17 @@ async fn fwd2_a_report_to_a_rewritten_sender_goes_back_to_the_sender() {
         .await;
 }
 
+/// The hash says nothing of the domain: an address in any domain was accepted.
+#[tokio::test]
+async fn fwd2_a_rewritten_sender_in_a_domain_of_others_is_not_relayed() {
+    let users = Users::start().await;
+    let mut client = users.smtp().await;
+    client
+        .dialogue(&[("MAIL FROM:<>", "250"), ("RCPT TO:<srs-s=example.com@elsewhere.example>", "554 5.7.1")])
+        .await;
+    assert_eq!(users.sent.count(), 0);
+}
+
 #[tokio::test]
 async fn fwd3_a_message_that_comes_back_is_not_forwarded_again() {
     let users = Users::start().await;

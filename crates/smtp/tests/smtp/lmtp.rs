@@ -110,3 +110,15 @@ async fn sm11_lmtp_is_served_on_unix_sockets() {
     restante_operate::Door::close(&*server.door).await;
     assert!(!path.exists());
 }
+
+/// A server removed at its stop whatever was at the path of its socket then.
+#[tokio::test]
+async fn a_file_that_has_replaced_a_unix_socket_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lmtp");
+    let server = Server::with(|_, lmtp| lmtp.listen = vec![LmtpAddress::Unix(path.clone())]).await;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "notes").unwrap();
+    restante_operate::Door::close(&*server.door).await;
+    assert_eq!(std::fs::read(&path).unwrap(), b"notes");
+}

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_blobs::{Config, EngineUrl};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 use restante_mail::queue::{
-    ListFilter, NewMessage, NewRecipient, Notify, Outgoing, Queue, Recipient, Source, SourceKind,
+    ListFilter, NewMessage, NewRecipient, Notify, Outgoing, Queue, Recipient, Return, Source, SourceKind,
     Transmission,
 };
 use restante_records::{AccountId, RecordId, Schema};
@@ -147,6 +147,39 @@ async fn fwd1_mail_of_users_to_an_alias_is_forwarded_once() {
     let again =
         outgoing("bob@example.org", "Delivered-To: away@example.org\r\nFrom: bob@example.org\r\n\r\n");
     assert_eq!(local.deliver(&again, &recipient("away@example.org")).await.0.reply.code, 550);
+}
+
+/// NOTIFY, RET, ENVID and ORCPT were dropped: with NOTIFY=NEVER the sender got a report, and an alias of elsewhere counted as an account.
+#[tokio::test]
+async fn fwd5_a_forward_keeps_what_its_sender_asked_of_reports() {
+    let users = Users::start().await;
+    let local = local(&users);
+    let message = Outgoing {
+        envelope_id: Some("env".to_owned()),
+        returned: Some(Return::Headers),
+        ..outgoing("bob@example.org", "From: bob@example.org\r\n\r\n")
+    };
+    let never = Notify { on_success: false, on_failure: false, on_delay: false };
+    let all = Notify { on_success: true, on_failure: true, on_delay: true };
+    let original = Some("rfc822;first@example.org".to_owned());
+    for (address, notify, forwarded) in [
+        ("team@example.org", never, never),
+        // Of elsewhere alone, and two addresses: this server reports that it was expanded.
+        ("away@example.org", all, Notify { on_success: false, ..all }),
+    ] {
+        users.sent.messages.lock().clear();
+        let to = Recipient { address: address.to_owned(), notify, original: original.clone() };
+        let (attempted, _) = local.deliver(&message, &to).await;
+        assert_eq!((attempted.is_forwarded, attempted.is_reported_further), (true, false), "{address}");
+        assert_eq!(attempted.reply.text == "forwarded", address == "away@example.org");
+        let queued = users.sent.messages.lock()[0].clone();
+        assert_eq!((queued.envelope_id.as_deref(), queued.returned), (Some("env"), Some(Return::Headers)));
+        for recipient in &queued.recipients {
+            assert_eq!((recipient.notify, &recipient.original), (forwarded, &original));
+        }
+    }
+    let (attempted, _) = local.deliver(&message, &recipient("anna@example.org")).await;
+    assert!(!attempted.is_forwarded);
 }
 
 #[tokio::test]

@@ -21,6 +21,22 @@ async fn a_stopped_door_takes_the_message_that_has_begun() {
     assert_eq!(server.messages().len(), 1);
 }
 
+/// A client that hung in DATA made the stop of the server fail, and idle ones were closed late.
+#[tokio::test]
+async fn a_stop_closes_idle_clients_at_once_and_cuts_a_message_that_hangs() {
+    let server = Server::with(|smtp, _| smtp.stop_timeout_ms = 200).await;
+    let (mut idle, mut hanging) = (server.smtp().await, server.smtp().await);
+    hanging.begin().await;
+    hanging.dialogue(&[("DATA", "354")]).await;
+    hanging.send("a: 1\r\n").await;
+    server.door.stop();
+    idle.expect("421 4.3.2").await;
+    let closed = tokio::time::timeout(std::time::Duration::from_secs(5), server.door.close()).await;
+    closed.expect("it waits for no client");
+    assert!(hanging.is_closed().await);
+    assert!(server.messages().is_empty());
+}
+
 #[tokio::test]
 async fn health_and_facts_say_what_is_served() {
     let server = Server::with(|smtp, _| smtp.listen.clear()).await;

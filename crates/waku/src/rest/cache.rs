@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use restante_core::MessageHash;
 
 use super::{
     RestConfig, RestMetrics,
@@ -26,6 +27,10 @@ const HELD_BYTES: usize = 512;
 const FETCH_BYTES_MAX: usize = 4_000_000;
 /// The longest that these are as JSON: their base64 is a third longer, and the rest no longer than what holds them.
 pub(crate) const FETCHED_JSON_BYTES_MAX: usize = FETCH_BYTES_MAX / 3 * 4;
+
+/// Messages that are remembered, so that a second copy is recognised: minutes of what a busy network sends, some 8 MiB. Relay
+/// remembers those of two minutes, but it does not see what is published here a second time.
+pub(crate) const SEEN_MAX: usize = 1 << 16;
 
 /// What a REST client has subscribed to, and what it fetches messages by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,14 +90,39 @@ pub struct MessageCache {
 #[derive(Debug, Default)]
 struct Held {
     feeds: HashMap<Feed, Queue>,
-    /// Which feed holds the message that came as the n-th.
+    /// Which feed holds the message with a number. Numbers ascend in the order in which messages came.
     order: BTreeMap<u64, Feed>,
     bytes: usize,
     next: u64,
+    seen: Seen,
+}
+
+/// The last [`SEEN_MAX`] messages, each with the number of its last copy.
+#[derive(Debug, Default)]
+struct Seen {
+    numbers: HashMap<MessageHash, u64>,
+    order: VecDeque<(u64, MessageHash)>,
+}
+
+impl Seen {
+    /// Remembers a message, and returns the number of its last copy.
+    fn replace(&mut self, hash: MessageHash, number: u64) -> Option<u64> {
+        let before = self.numbers.insert(hash, number);
+        self.order.push_back((number, hash));
+        if self.order.len() > SEEN_MAX
+            && let Some((number, hash)) = self.order.pop_front()
+            && self.numbers.get(&hash) == Some(&number)
+        {
+            self.numbers.remove(&hash);
+        }
+        before
+    }
 }
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Messages from this number on are kept.
+    since: u64,
     waiting: VecDeque<Waiting>,
     /// Whether a client has asked for it, and not the settings alone.
     is_asked: bool,
@@ -130,7 +160,7 @@ impl MessageCache {
             return Err(TooMany);
         }
         for feed in feeds {
-            held.feeds.entry(feed.clone()).or_default().is_asked = true;
+            held.begin(feed.clone()).is_asked = true;
         }
         self.note(&held);
         Ok(())
@@ -141,7 +171,7 @@ impl MessageCache {
         let mut held = self.held.lock();
         let room = FEEDS_MAX.saturating_sub(held.feeds.len());
         for topic in pubsub_topics.iter().take(room) {
-            held.feeds.entry(Feed::Relay(topic.as_str().into())).or_default();
+            held.begin(Feed::Relay(topic.as_str().into()));
         }
         self.note(&held);
         room.min(pubsub_topics.len())
@@ -207,9 +237,11 @@ impl Listener for MessageCache {
         if !feeds.iter().any(|feed| held.feeds.contains_key(feed)) {
             return;
         }
+        // A client may publish a message again, and relay may bring it before or after: it is kept once for each feed.
+        let before = held.remember(event.message_hash);
         let kept = Arc::new(event.to_unmetered());
         for feed in feeds {
-            held.push(feed, &kept, self.messages_max, &self.metrics);
+            held.push(feed, &kept, before, self.messages_max, &self.metrics);
         }
         held.shrink(self.bytes_max, &self.metrics);
         self.note(&held);
@@ -222,9 +254,33 @@ impl Listener for MessageCache {
 }
 
 impl Held {
-    /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be.
-    fn push(&mut self, feed: Feed, event: &Arc<Event>, messages_max: usize, metrics: &CacheMetrics) {
-        let Some(Queue { waiting, .. }) = self.feeds.get_mut(&feed) else { return };
+    /// The queue of a feed, which keeps messages from now on if it did not before.
+    fn begin(&mut self, feed: Feed) -> &mut Queue {
+        let since = self.next;
+        self.feeds.entry(feed).or_insert_with(|| Queue { since, ..Queue::default() })
+    }
+
+    /// Remembers a message, and returns the number of its last copy.
+    fn remember(&mut self, hash: MessageHash) -> Option<u64> {
+        let number = self.next;
+        self.next += 1; // a feed that begins behind it has a greater one
+        self.seen.replace(hash, number)
+    }
+
+    /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be. `before`: the
+    /// number of its last copy, which the feed has had if it was there by then.
+    fn push(
+        &mut self,
+        feed: Feed,
+        event: &Arc<Event>,
+        before: Option<u64>,
+        messages_max: usize,
+        metrics: &CacheMetrics,
+    ) {
+        let Some(Queue { since, waiting, .. }) = self.feeds.get_mut(&feed) else { return };
+        if before.is_some_and(|number| number >= *since) {
+            return;
+        }
         if waiting.len() >= messages_max {
             metrics.dropped(DropReason::Full);
             let Some(oldest) = waiting.pop_front() else { return };

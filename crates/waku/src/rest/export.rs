@@ -162,7 +162,7 @@ fn estimate(format: Format, row: &Row<'_>) -> usize {
 fn write(format: Format, row: &Row<'_>, out: &mut Vec<u8>) {
     match format {
         Format::Ndjson => {
-            json::write_entry(row, true, out);
+            json::write_export_entry(row, out);
             out.push(b'\n');
         }
         Format::Protobuf => encode_key_value(&row.message_hash, row.body, row.channel, out),

@@ -110,7 +110,7 @@ fn write_remote_entry(entry: &KeyValue, include_data: bool, out: &mut Vec<u8>) -
         let wire = entry.message.as_deref().ok_or(Malformed)?;
         let view = WakuMessageView::parse(wire).map_err(|_| Malformed)?;
         out.extend_from_slice(br#","message":"#);
-        write_message(&view, 0, out);
+        write_message(&with_version(view), 0, out);
         out.extend_from_slice(br#","pubsubTopic":"#);
         write_text(entry.pubsub_topic.as_deref().unwrap_or_default(), out);
     }
@@ -138,30 +138,48 @@ pub(crate) fn write_messages(events: &[Arc<Event>]) -> Vec<u8> {
         if out.len() > 1 {
             out.push(b',');
         }
-        write_message(&view, 0, &mut out);
+        write_message(&with_version(view), 0, &mut out);
     }
     out.push(b']');
     out
 }
 
 /// One message of an answer.
-pub(crate) fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) {
+fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) {
+    if include_data {
+        return write_full_entry(row, &with_version(message_of(row)), out);
+    }
     out.extend_from_slice(br#"{"messageHash":""#);
     write_hash(row.message_hash, out);
-    out.push(b'"');
-    if include_data {
-        out.extend_from_slice(br#","message":"#);
-        write_message(&message_of(row), row.timestamp.nanos(), out);
-        out.extend_from_slice(br#","pubsubTopic":"#);
-        write_text(row.channel, out);
-    }
+    out.extend_from_slice(br#""}"#);
+}
+
+/// One message of an export: an entry of an answer, but for a version that the message does not have, so that an import makes
+/// the same message of it.
+pub(crate) fn write_export_entry(row: &Row<'_>, out: &mut Vec<u8>) {
+    write_full_entry(row, &message_of(row), out);
+}
+
+fn write_full_entry(row: &Row<'_>, message: &WakuMessageView<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageHash":""#);
+    write_hash(row.message_hash, out);
+    out.extend_from_slice(br#"","message":"#);
+    write_message(message, row.timestamp.nanos(), out);
+    out.extend_from_slice(br#","pubsubTopic":"#);
+    write_text(row.channel, out);
     out.push(b'}');
+}
+
+/// The message as nwaku shows it: one without a version has version 0.
+fn with_version(mut message: WakuMessageView<'_>) -> WakuMessageView<'_> {
+    message.version.get_or_insert(0);
+    message
 }
 
 /// One message of a live stream: a message as relay's routes show it, and beside its own fields where it was sent and its hash.
 pub(crate) fn write_row(row: &Row<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(estimate_row_size(row));
-    write_message(&message_of(row), row.timestamp.nanos(), &mut out);
+    write_message(&with_version(message_of(row)), row.timestamp.nanos(), &mut out);
     out.pop(); // goes on behind the last field
     out.extend_from_slice(br#","pubsubTopic":"#);
     write_text(row.channel, &mut out);
@@ -188,8 +206,10 @@ fn write_message(view: &WakuMessageView<'_>, timestamp: i64, out: &mut Vec<u8>) 
     write_base64(view.payload, out);
     out.extend_from_slice(br#","contentTopic":"#);
     write_text(view.content_topic, out);
-    out.extend_from_slice(br#","version":"#);
-    write_number(view.version.unwrap_or(0).into(), out);
+    if let Some(version) = view.version {
+        out.extend_from_slice(br#","version":"#);
+        write_number(version.into(), out);
+    }
     out.extend_from_slice(br#","timestamp":"#);
     write_number(view.timestamp.unwrap_or(timestamp), out);
     if let Some(meta) = view.meta.filter(|meta| !meta.is_empty()) {

@@ -302,7 +302,7 @@ fn shard_number(topic: &str) -> Option<u16> {
 
 fn shard_of(uri: &Uri) -> Result<u16, Refusal> {
     let text = path::last(uri, "shardId")?;
-    text.parse().map_err(|_| Refusal::field("shardId", "expected a whole number"))
+    text.parse().map_err(|_| Refusal::field("shardId", "expected a whole number from 0 to 65535"))
 }
 
 fn shown(peers: &[PeerInfo]) -> Result<Vec<u8>, Refusal> {

@@ -233,7 +233,7 @@ fn a_sync_comes_before_an_answer_about_a_blob_that_was_put_without_one() {
         put(&opened, &blob(2, 700)).await;
     }
     async fn touch(opened: Opened) {
-        let id = BlobId(Sha256::digest(&blob(1, 700)).into());
+        let id = BlobId(Sha256::digest(blob(1, 700)).into());
         assert_eq!(opened.blobs.touch(&[id]).await.unwrap(), [true]);
     }
     async fn list(opened: Opened) {

@@ -22,6 +22,8 @@ pub(in crate::authentication) struct Key {
     public: Vec<u8>,
     /// `t=s`: the domain of `i=` must be that of `d=`.
     pub(in crate::authentication) is_strict: bool,
+    /// `t=y`: its domain tests DKIM.
+    pub(in crate::authentication) is_test: bool,
 }
 
 /// Why a signature has no key.
@@ -73,8 +75,10 @@ impl Key {
         }
         let public = base64(tags.get("p")?)?;
         let is_revoked = public.is_empty();
-        let is_strict = tags.get("t").is_some_and(|flags| items(flags).any(|flag| flag == "s"));
-        (!is_revoked).then_some(Self { algorithm, public, is_strict })
+        let has_flag =
+            |wanted: &str| tags.get("t").is_some_and(|flags| items(flags).any(|flag| flag == wanted));
+        let (is_strict, is_test) = (has_flag("s"), has_flag("y"));
+        (!is_revoked).then_some(Self { algorithm, public, is_strict, is_test })
     }
 
     /// Whether a signature of `data` is one of this key. RSA keys have 1,024 to 8,192 bits (RFC 8301 §3.2).

@@ -129,6 +129,9 @@ fn outcome(message: &Message, unverified: &Unverified, keys: &Keys) -> Outcome {
         Some(Err(NoKey::Permanent)) => return Outcome::PermError,
         Some(Err(NoKey::Temporary)) | None => return Outcome::TempError,
     };
+    if key.is_test {
+        return Outcome::Neutral; // RFC 6376 §3.6.1: not treated differently from unsigned mail
+    }
     if key.is_strict && !is_of_domain_itself {
         return Outcome::PermError; // RFC 6376 §3.6.1
     }

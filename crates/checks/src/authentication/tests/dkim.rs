@@ -193,7 +193,8 @@ async fn chk2_a_key_must_be_one_for_mail_and_strong() {
     for (records, expected) in [
         (vec![record.clone()], Outcome::Pass),
         (vec!["other".to_owned(), record.clone()], Outcome::Pass),
-        (vec![format!("k=ed25519; p={public}; t=y:other; n=note")], Outcome::Pass),
+        (vec![format!("k=ed25519; p={public}; t=other; n=note")], Outcome::Pass),
+        (vec![format!("k=ed25519; p={public}; t=y:s")], Outcome::Neutral),
         (vec![format!("k=ed25519; h=sha1:sha256; s=email; p={public}")], Outcome::Pass),
         (vec![format!("k=ed25519; h=sha1; p={public}")], Outcome::PermError),
         (vec![format!("k=ed25519; s=other; p={public}")], Outcome::PermError),

@@ -1,16 +1,17 @@
 //! Email/get (RFC 8621 §4.2).
 
-use restante_core::{AccountId, RecordId};
+use restante_core::{AccountId, Error, ErrorKind, RecordId};
 use restante_directory::Access;
 use restante_mail::{Keywords, email, keyword, message::Structure, row::Row};
-use restante_records::{Get, Query, Record, Value};
+use restante_records::{Get, Query, Record, Value, get_each};
+use tracing::warn;
 
 use crate::core::{
     Args, BlobRef, Context, Exchange, IdType, Members, MethodError, State, content::Content, ids,
 };
 
 use super::{
-    load,
+    load::{self, Loaded},
     properties::{EmailProperty, Wanted},
     render::{Ready, Rendering, Stored},
 };
@@ -35,8 +36,14 @@ pub(crate) async fn get(
         Some(asked) => {
             let (ids, not_found) = known(asked);
             let begin = ids.get(..CHUNK).unwrap_or(&ids);
-            let (state, first) = context.records().get_with_state(account, &of(begin)).await?;
-            (state, ids, not_found, Some(first))
+            match context.records().get_with_state(account, &of(begin)).await {
+                Ok((state, first)) => (state, ids, not_found, Some(first.into_iter().map(Ok).collect())),
+                // They are read one by one below.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    (context.records().states(account).await?.of(email::KIND), ids, not_found, None)
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         None => {
             let state = context.records().states(account).await?.of(email::KIND);
@@ -50,24 +57,36 @@ pub(crate) async fn get(
     answer.field("state", &State::from(state));
     let mut list = answer.list("list");
     let mut bytes = bytes_before;
+    let mut unreadable = Unreadable::default();
     for chunk in ids.chunks(CHUNK) {
         let records = match first.take() {
             Some(records) => records,
-            None => context.records().get(account, &of(chunk)).await?,
+            None => get_each(context.records(), account, &of(chunk)).await?,
         };
         let keywords = keywords(context, account, &records, &wanted).await?;
-        for (id, record) in chunk.iter().zip(&records) {
-            let Some(record) = record.as_ref().filter(|record| is_visible(record)) else {
+        for (id, record) in chunk.iter().zip(records) {
+            let record = match record {
+                Ok(record) => record,
+                Err(error) => {
+                    unreadable.note(account, *id, &error);
+                    continue;
+                }
+            };
+            let Some(record) = record.filter(is_visible) else {
                 not_found.push(IdType::Email.id(*id));
                 continue;
             };
+            let message = match read(context, account, &record, &wanted, with_row).await {
+                Err(error) if is_damage(&error) => {
+                    unreadable.note(account, *id, &error);
+                    continue;
+                }
+                read => read?,
+            };
             let out = list.item();
             let from = out.len();
-            if with_row {
-                write(context, record, &keywords, &wanted, out).await?;
-            } else {
-                write_metadata(record, &keywords, &wanted, out);
-            }
+            write(&record, message.as_ref(), &keywords, &wanted, out);
+            unreadable.is_any_read = true;
             bytes += out.len() - from;
             if bytes > bytes_max {
                 let text = format!(
@@ -79,7 +98,29 @@ pub(crate) async fn get(
     }
     drop(list);
     answer.field("notFound", &not_found);
-    Ok(())
+    unreadable.into_outcome()
+}
+
+/// Emails of one call that are damaged. RFC 8620 has no error for one object of a /get: they are left out of the answer.
+#[derive(Default)]
+struct Unreadable {
+    is_any: bool,
+    is_any_read: bool,
+}
+
+impl Unreadable {
+    fn note(&mut self, account: AccountId, id: RecordId, error: &Error) {
+        warn!(account = account.0, email = id.0, %error, "an email can't be read and is left out of an answer");
+        self.is_any = true;
+    }
+
+    /// The call fails when it has nothing but damaged emails.
+    fn into_outcome(self) -> Result<(), MethodError> {
+        match self.is_any && !self.is_any_read {
+            true => Err(MethodError::ServerFail),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Properties of one email as Email/get returns them; `None` when there is no such email.
@@ -91,10 +132,12 @@ pub(crate) async fn render(
 ) -> Result<Option<Vec<u8>>, MethodError> {
     let wanted = Wanted::named(properties)?;
     let records = context.records().get(account, &Get::whole(email::KIND, vec![id])).await?;
+    let records: Vec<_> = records.into_iter().map(Ok).collect();
     let keywords = keywords(context, account, &records, &wanted).await?;
-    let Some(record) = records.into_iter().flatten().find(is_visible) else { return Ok(None) };
+    let Some(record) = records.into_iter().flatten().flatten().find(is_visible) else { return Ok(None) };
+    let message = read(context, account, &record, &wanted, true).await?;
     let mut out = Vec::new();
-    write(context, &record, &keywords, &wanted, &mut out).await?;
+    write(&record, message.as_ref(), &keywords, &wanted, &mut out);
     Ok(Some(out))
 }
 
@@ -136,13 +179,14 @@ fn is_visible(record: &Record) -> bool {
 async fn keywords(
     context: &Context,
     account: AccountId,
-    records: &[Option<Record>],
+    records: &[Result<Option<Record>, Error>],
     wanted: &Wanted,
 ) -> Result<std::sync::Arc<Keywords>, MethodError> {
     if !wanted.has(&EmailProperty::Keywords) {
         return Ok(std::sync::Arc::default());
     }
-    let values = records.iter().flatten().flat_map(|record| record.properties.values(email::KEYWORD));
+    let values =
+        records.iter().flatten().flatten().flat_map(|record| record.properties.values(email::KEYWORD));
     let mut numbers: Vec<u64> = values
         .filter_map(|value| match value {
             Value::Number(number) if *number >= keyword::FIRST_OTHER => Some(*number),
@@ -157,43 +201,72 @@ async fn keywords(
     Ok(context.mail().keywords(account, &numbers).await?)
 }
 
-/// Writes an email of which nothing is asked for that is in its row.
-fn write_metadata(record: &Record, keywords: &Keywords, wanted: &Wanted, out: &mut Vec<u8>) {
-    let rendering = Rendering {
-        stored: Some(Stored { id: record.id, properties: &record.properties, keywords }),
-        blob: &BlobRef::email(record.id),
-        size: 0,
-        ready: Ready::Unread,
-        structure: &Structure::default(),
-        raw: &[],
-        values: &[],
-    };
-    rendering.write(wanted, out);
+/// What is asked for of an email and is not in its properties.
+struct Message {
+    row: Row,
+    loaded: Loaded,
 }
 
-async fn write(
+/// Reads what is asked for of an email and is not in its properties; `None` when that is nothing.
+async fn read(
     context: &Context,
+    account: AccountId,
     record: &Record,
+    wanted: &Wanted,
+    with_row: bool,
+) -> Result<Option<Message>, Error> {
+    if !with_row {
+        return Ok(None);
+    }
+    let row = Row::read(record.body.bytes.clone())?;
+    let blob = record.body.blobs.first().copied();
+    let blob = blob.ok_or_else(|| Error::corrupt(format!("the email {} refers to no blob", record.id.0)))?;
+    let content = Content::Stored { blob, size: row.size() };
+    let loaded = match load::beside_row(context, &content, &row, wanted).await {
+        Err(error) if is_damage(&error) => {
+            let loaded = load::without_message(&row, wanted)?.ok_or_else(|| error.duplicate())?;
+            warn!(account = account.0, email = record.id.0, %error, "the message of an email can't be read");
+            loaded
+        }
+        loaded => loaded?,
+    };
+    Ok(Some(Message { row, loaded }))
+}
+
+/// Whether this email is damaged, and others may be sound.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
+}
+
+fn write(
+    record: &Record,
+    message: Option<&Message>,
     keywords: &Keywords,
     wanted: &Wanted,
     out: &mut Vec<u8>,
-) -> Result<(), MethodError> {
-    let row = Row::read(record.body.bytes.clone())?;
-    let blob = record.body.blobs.first().copied();
-    let blob = blob.ok_or_else(|| {
-        restante_core::Error::corrupt(format!("the email {} refers to no blob", record.id.0))
-    })?;
-    let content = Content::Stored { blob, size: row.size() };
-    let loaded = load::beside_row(context, &content, &row, wanted).await?;
-    let rendering = Rendering {
-        stored: Some(Stored { id: record.id, properties: &record.properties, keywords }),
-        blob: &BlobRef::email(record.id),
-        size: row.size(),
-        ready: loaded.message.as_ref().map_or(Ready::Row(&row), Ready::Message),
-        structure: &loaded.structure,
-        raw: &loaded.raw,
-        values: &loaded.values,
+) {
+    let stored = Some(Stored { id: record.id, properties: &record.properties, keywords });
+    let blob = &BlobRef::email(record.id);
+    let no_parts = Structure::default();
+    let rendering = match message {
+        Some(Message { row, loaded }) => Rendering {
+            stored,
+            blob,
+            size: row.size(),
+            ready: loaded.message.as_ref().map_or(Ready::Row(row), Ready::Message),
+            structure: &loaded.structure,
+            raw: &loaded.raw,
+            values: &loaded.values,
+        },
+        None => Rendering {
+            stored,
+            blob,
+            size: 0,
+            ready: Ready::Unread,
+            structure: &no_parts,
+            raw: &[],
+            values: &[],
+        },
     };
     rendering.write(wanted, out);
-    Ok(())
 }

@@ -48,6 +48,21 @@ pub(crate) async fn beside_row(
     Ok(Loaded { message: None, structure, raw, values })
 }
 
+/// What can be answered of a message that can't be read, if the rest is in the row: its texts are empty, and have a problem of encoding
+/// (RFC 8621 §4.1.4: the server could not decode them).
+pub(crate) fn without_message(row: &Row, wanted: &Wanted) -> Result<Option<Loaded>, Error> {
+    if wanted.has_header() || wanted.has_part_headers() {
+        return Ok(None);
+    }
+    let is_missing = |property: &EmailProperty| matches!(property, EmailProperty::Ready(ready) if row.json(*ready).is_none());
+    let Some(structure) = row.structure()?.filter(|_| !wanted.properties.iter().any(is_missing)) else {
+        return Ok(None);
+    };
+    let lost = || BodyValue { value: String::new(), is_encoding_problem: true, is_truncated: false };
+    let values = value_parts(&structure, wanted).iter().map(|part| (part.number, lost())).collect();
+    Ok(Some(Loaded { message: None, structure, raw: Bytes::new(), values }))
+}
+
 /// Reads a whole message.
 pub(crate) async fn whole(context: &Context, content: &Content, wanted: &Wanted) -> Result<Loaded, Error> {
     let raw = context.bytes(content, 0..content.size()).await?;

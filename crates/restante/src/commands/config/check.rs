@@ -20,6 +20,9 @@ pub(super) fn check(config: &Config) -> Findings {
     check_secrets(config, &mut findings);
     doors::DOORS.iter().for_each(|door| door.check(config, &mut findings));
     check_certificates(config, &mut findings);
+    findings
+        .warnings
+        .extend(doors::unused_listeners(config).iter().map(|(key, what)| format!("{key}: {what}")));
     if let Some((allowed, wanted)) = open_files::shortage(config) {
         findings.warnings.push(format!(
             "the limits of connections need {wanted} open files, and the system allows {allowed}: raise it (ulimit -n, \

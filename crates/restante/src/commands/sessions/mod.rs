@@ -32,9 +32,10 @@ Examples:
   restante sessions list --user 16Uiu2HAmGg4EEHSfV6ww4xkzDUkVpBzjnCjDYrfDzDZRZmFFbuGs
   restante sessions list --node paris | jq -r .user | sort | uniq -c
 
-A table is printed to a terminal and NDJSON to a pipe or file. A session is one connected client:
-a peer with a filter subscription (its user is the peer id), or a live stream (its user is the
-client's address and port). Servers that share a table in Redis show the sessions of all of them.
+A table is printed to a terminal and NDJSON to a pipe or file. A session is one client: a peer
+with a filter subscription (its user is the peer id), also one that has disconnected and may come
+back until its subscription expires, or a live stream (its user is the client's address and port).
+Servers that share a table in Redis show the sessions of all of them.
 With --user the server looks up one user; without it, it reads all sessions.
 
 The server shows sessions on its listener for operators (operate.listen).";

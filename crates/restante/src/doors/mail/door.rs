@@ -25,11 +25,11 @@ use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{Door, Listener, Offer, RoleCheck, ShowFacts};
 use restante_queue::Work;
 use restante_smtp::{
-    DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, SmtpDoor, SmtpMetrics,
-    WithPostmasters,
+    DeliveryJournal, Journal, JournalMetrics, MailDelivery, MailQuarantine, Recipients, SmtpConfig, SmtpDoor,
+    SmtpMetrics, WithPostmasters,
 };
 use tokio::{sync::Notify, task::JoinHandle};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{
     MailSpec, blobs,
@@ -39,6 +39,7 @@ use super::{
     erasing::Eraser,
     journal,
     logins::LoginGuard,
+    mismatch::{Deferring, Mismatch},
     queue::ServerQueue,
     records,
     reporting::{self, ReportingParts},
@@ -149,6 +150,7 @@ impl DoorSpec for MailSpec {
             journal,
             search,
             indexer,
+            indexing: None,
             queue,
             sending,
             checking,
@@ -241,10 +243,18 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
         Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = settled {
-        warn!(%error, "blobs are not swept");
-    }
-    Ok(Stores { records, blobs, removing: shared.removing.clone() })
+    let mismatch = match settled.map_err(Mismatch::of) {
+        Ok(()) => None,
+        Err(Ok(mismatch)) => {
+            error!(%mismatch, "records and blobs don't belong together");
+            Some(Arc::new(mismatch))
+        }
+        Err(Err(error)) => {
+            warn!(%error, "blobs are not swept");
+            None
+        }
+    };
+    Ok(Stores { records, blobs, removing: shared.removing.clone(), mismatch })
 }
 
 /// Other programs that sending works with, where there are any.
@@ -310,6 +320,8 @@ struct OpenMail {
     search: Option<restante_search::Opened>,
     /// Until it runs.
     indexer: Option<Indexer>,
+    /// While it runs.
+    indexing: Option<search::Indexing>,
     queue: ServerQueue,
     /// Only a server with mail sends some; any shows its queue.
     sending: Sending,
@@ -372,7 +384,8 @@ impl OpenDoor for OpenMail {
         routes.extend(console::routes(&Pages::new(self.mail.clone(), self.directory.clone(), connections)));
         let (queue, limits) = (self.sending.queue.clone(), self.sending.limits.clone());
         routes.push(Outgoing::new(queue.clone(), limits, self.directory.clone()).route());
-        let operator = commands::queue::Operator { queue, directory: self.directory.clone() };
+        let operator =
+            commands::queue::Operator { queue, directory: self.directory.clone(), mail: self.mail.clone() };
         routes.push(commands::queue::route(operator, backups::data_folder(config)));
         let operator = commands::quarantine::Operator(self.quarantine.clone());
         routes.push(commands::quarantine::route(operator, backups::data_folder(config)));
@@ -425,18 +438,12 @@ impl OpenDoor for OpenMail {
             true => self.sending.spawn(stop),
             false => Vec::new(),
         };
-        let indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
+        self.indexing = self.indexer.take().map(|indexer| search::spawn(indexer, stop));
         let passing = self.queue.spawn(stop);
         let noting = self.journal.clone().map(|journal| tokio::spawn(journal.run()));
         let checking = self.checking.as_ref().map(|checking| checking.spawn(stop)).unwrap_or_default();
         let expiring = tokio::spawn(checking::expire(self.quarantine.kept.clone(), stop.clone()));
-        let of_mail = [expiring]
-            .into_iter()
-            .chain(following)
-            .chain(indexing)
-            .chain(noting)
-            .chain(checking)
-            .chain(passing);
+        let of_mail = [expiring].into_iter().chain(following).chain(noting).chain(checking).chain(passing);
         tasks.into_iter().chain(of_mail).chain(sending).collect()
     }
 
@@ -447,7 +454,11 @@ impl OpenDoor for OpenMail {
             doors.push(Arc::new(JmapDoor::new(self.jmap_parts(), config.jmap.clone())));
         }
         if has_smtp(config) {
-            let (smtp, lmtp) = (config.smtp.clone(), config.lmtp.clone());
+            // From the same moment on, and as long as requests: what hangs is cut before the doors are closed.
+            let stop_timeout = self.shared.bounds.limits.stop_timeout;
+            let stop_timeout_ms = u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX);
+            let smtp = SmtpConfig { stop_timeout_ms, ..config.smtp.clone() };
+            let lmtp = config.lmtp.clone();
             let door = Arc::new(SmtpDoor::start(self.smtp_parts(), smtp, lmtp).await?);
             doors.push(self.smtp.get_or_init(|| door).clone());
         }
@@ -477,10 +488,12 @@ impl OpenDoor for OpenMail {
     }
 
     async fn close(&self, limit: Duration) -> anyhow::Result<()> {
+        if let Some(indexing) = &self.indexing {
+            indexing.ended(limit / 2).await; // it works with all stores
+        }
         let search = async {
-            match &self.search {
-                Some(search) => search::close(search, limit).await,
-                None => Ok(()),
+            if let Some(search) = &self.search {
+                search::close(search, limit).await;
             }
         };
         let journal = async {
@@ -495,10 +508,10 @@ impl OpenDoor for OpenMail {
                 None => Ok(()),
             }
         };
-        let (search, journal, checking, stores) =
+        let ((), journal, checking, stores) =
             tokio::join!(search, journal, checking, self.stores.close(limit));
         self.queue.close(limit).await;
-        search.and(journal).and(checking).and(stores)
+        journal.and(checking).and(stores)
     }
 }
 
@@ -532,6 +545,7 @@ impl OpenMail {
             mail: self.mail.clone(),
             search: self.search.as_ref().map(|opened| opened.search.clone()),
             directory: self.directory.clone(),
+            stores: self.stores.health(self.config()),
             memory: self.shared.memory.clone(),
             metrics: self.metrics.jmap.clone(),
             connections: self.metrics.connections.clone(),
@@ -542,9 +556,18 @@ impl OpenMail {
         }
     }
 
+    fn recipients(&self) -> Arc<dyn Recipients> {
+        let directory = self.directory.clone();
+        let recipients: Arc<dyn Recipients> = match self.stores.mismatch.clone() {
+            Some(mismatch) => Arc::new(Deferring { directory, mismatch }),
+            None => Arc::new(directory),
+        };
+        Arc::new(WithPostmasters::new(recipients, &self.config().smtp))
+    }
+
     fn smtp_parts(&self) -> restante_smtp::Parts {
         restante_smtp::Parts {
-            recipients: Arc::new(WithPostmasters::new(Arc::new(self.directory.clone()), &self.config().smtp)),
+            recipients: self.recipients(),
             delivery: Arc::new(MailDelivery::new(self.mail.clone(), &self.config().smtp)),
             journal: self.journal.clone().map(|journal| Arc::new(journal) as Arc<dyn Journal>),
             certificates: self.certificates.clone(),

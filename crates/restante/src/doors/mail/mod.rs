@@ -8,6 +8,7 @@ mod door;
 mod erasing;
 pub(crate) mod journal;
 mod logins;
+mod mismatch;
 mod queue;
 pub(crate) mod records;
 mod reporting;

@@ -1,6 +1,6 @@
 //! Opens the records that the settings name.
 
-use std::{path::Path, sync::Arc};
+use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use restante_core::{ErrorKind, Identity};
@@ -26,6 +26,7 @@ pub(crate) fn kind_name(kind: Kind) -> String {
 
 /// Opens the records of the settings, and makes them when they are not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
+    warn_of_owner(config);
     open_with(config, metrics, false, None).await
 }
 
@@ -133,7 +134,22 @@ pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     if let EngineUrl::Lmdb(folder) = &url {
         check_is_used("records", &url.to_string(), folder)?;
     }
+    warn_of_owner(config);
     open_with(config, Metrics::default(), true, None).await.map_err(advise)
+}
+
+/// Warns of a command that runs as root on a data folder of another user: a server that runs as that user can't read what the command
+/// makes, which are files of the stores and keys.
+fn warn_of_owner(config: &Config) {
+    let folder = &config.server.data_dir;
+    let Ok(owner) = folder.metadata().map(|metadata| metadata.uid()) else { return };
+    if owner != 0 && rustix::process::geteuid().is_root() {
+        eprintln!(
+            "restante: warning: this runs as root, and {0} belongs to the user {owner}: run it as that user, or give the folder back by \
+             `chown -R {owner} {0}` before a server starts",
+            folder.display()
+        );
+    }
 }
 
 /// Says how to ask a server that has the records open.

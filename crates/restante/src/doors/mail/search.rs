@@ -7,7 +7,7 @@ use restante_core::{Clock, ErrorKind};
 pub(super) use restante_indexer::Indexer;
 use restante_operate::RoleCheck;
 use restante_search::{EngineUrl, Metrics, Opened};
-use tokio::{runtime::Builder, sync::oneshot, task::JoinHandle, time::timeout};
+use tokio::{runtime::Builder, sync::watch, time::timeout};
 use tracing::{debug, warn};
 
 use super::stores::Stores;
@@ -18,7 +18,13 @@ pub(super) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
     open_with(config, metrics, false).await
 }
 
-/// The same for a command, which makes nothing.
+/// Makes a damaged index again, empty: a server fills it.
+pub(crate) async fn make_again(config: &Config) -> anyhow::Result<()> {
+    let opened = open(config, Metrics::default()).await?;
+    opened.upkeep.close().await.context("can't close the search index")
+}
+
+/// The same for a command, which makes and removes nothing.
 pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
     open_with(config, Metrics::default(), true).await.map_err(|error| match exit::kind(&error) {
         Some(ErrorKind::Conflict) => {
@@ -61,12 +67,15 @@ pub(super) fn health(search: &Opened) -> RoleCheck {
     RoleCheck { name: "search", problem: Arc::new(move || upkeep.health().err().map(|e| e.to_string())) }
 }
 
-/// Lets it commit what was written.
-pub(super) async fn close(search: &Opened, limit: Duration) -> anyhow::Result<()> {
-    let closed = timeout(limit, search.upkeep.close()).await;
-    closed
-        .with_context(|| format!("the search index was not closed within {} s", limit.as_secs_f64()))?
-        .context("can't close the search index")
+/// Lets it commit what was written. If it can't, nothing is lost: the next start writes it again.
+pub(super) async fn close(search: &Opened, limit: Duration) {
+    match timeout(limit, search.upkeep.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            warn!(%error, "what was written to the search index last is written again by the next start");
+        }
+        Err(_) => warn!(seconds = limit.as_secs_f64(), "the search index was not closed in time"),
+    }
 }
 
 /// The follower that fills the index.
@@ -87,10 +96,23 @@ const BLOCKING_THREADS_MAX: usize = 4;
 /// A query also searches what is not in the index yet, so nobody has to wait for the indexer.
 const NICENESS: i32 = 10;
 
+/// A follower that works.
+pub(super) struct Indexing(watch::Receiver<()>);
+
+impl Indexing {
+    /// Waits until it has ended, which it does when the server stops.
+    pub(super) async fn ended(&self, limit: Duration) {
+        let mut end = self.0.clone();
+        if timeout(limit, end.changed()).await.is_err() {
+            warn!(seconds = limit.as_secs_f64(), "the indexer did not end in time");
+        }
+    }
+}
+
 /// Lets the follower work until the server stops, on threads of its own with a lower priority: indexing an email takes more
 /// processor time than delivering it, and would delay deliveries.
-pub(super) fn spawn(indexer: Indexer, stop: &Stop) -> JoinHandle<()> {
-    let (stop, (ended, end)) = (stop.clone(), oneshot::channel::<()>());
+pub(super) fn spawn(indexer: Indexer, stop: &Stop) -> Indexing {
+    let (stop, (ended, end)) = (stop.clone(), watch::channel(()));
     let run = move || {
         let _ended = ended; // dropped when the thread ends
         if let Err(error) = run_apart(indexer, stop) {
@@ -101,9 +123,7 @@ pub(super) fn spawn(indexer: Indexer, stop: &Stop) -> JoinHandle<()> {
     if let Err(error) = started {
         warn!(%error, "the indexer can't start: emails are searched without an index, which is slow");
     }
-    tokio::spawn(async move {
-        let _ = end.await; // an error says that the thread has ended
-    })
+    Indexing(end)
 }
 
 fn run_apart(indexer: Indexer, stop: Stop) -> io::Result<()> {

@@ -327,6 +327,7 @@ impl OutcomeLog for JournalOutcomes {
                     NoticeKind::Failed => "failed",
                     NoticeKind::Delayed => "delayed",
                     NoticeKind::Delivered { .. } => "delivered",
+                    NoticeKind::Expanded => "expanded",
                 };
                 let reason = format!("{what}, report {}", queued_id(report));
                 NotedReply { code: 0, status: "".into(), reason: reason.into() }

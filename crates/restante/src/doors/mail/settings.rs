@@ -96,6 +96,17 @@ impl DoorSettings for MailSpec {
         smtp.chain(lmtp).chain(submission).chain(submissions).collect()
     }
 
+    fn unused_listeners(&self, config: &Config) -> Vec<&'static str> {
+        let listeners = [
+            ("lmtp.listen", config.lmtp.listen.len()),
+            ("public.listen", config.public.listen.len()),
+            ("smtp.listen", config.smtp.listen.len()),
+            ("submission.listen", config.submission.listen.len()),
+            ("submission.listen_tls", config.submission.listen_tls.len()),
+        ];
+        listeners.into_iter().filter(|(_, addresses)| *addresses > 0).map(|(key, _)| key).collect()
+    }
+
     fn connections_max(&self, config: &Config) -> u64 {
         let Config { smtp, lmtp, public, submission, .. } = config;
         let of = |listeners: usize, max: usize| listeners.saturating_mul(max) as u64;

@@ -14,7 +14,7 @@ use restante_operate::RoleCheck;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
-use super::usage;
+use super::{mismatch::Mismatch, usage};
 use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
@@ -35,6 +35,8 @@ pub(crate) struct Stores {
     pub(crate) blobs: restante_blobs::Opened,
     /// Held while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
+    /// Whether they don't belong together.
+    pub(crate) mismatch: Option<Arc<Mismatch>>,
 }
 
 /// What records and blobs hold. Cloning shares the values.
@@ -207,8 +209,10 @@ impl Stores {
             let problem = records.health().err().map(|error| error.to_string());
             problem.or_else(|| full_disk(records_folder.as_deref()?))
         };
+        let mismatch = self.mismatch.clone();
         let blobs = move || {
             let problem = blobs.health().err().map(|error| error.to_string());
+            let problem = problem.or_else(|| mismatch.as_ref().map(|mismatch| mismatch.to_string()));
             problem.or_else(|| full_disk(blobs_folder.as_deref()?))
         };
         vec![
@@ -312,6 +316,7 @@ mod tests {
             records: restante_records::open(records).await.unwrap(),
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
+            mismatch: None,
         }
     }
 

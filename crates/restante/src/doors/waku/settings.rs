@@ -118,6 +118,11 @@ impl DoorSettings for WakuSpec {
         if node.enabled { node.named_ports() } else { Vec::new() }
     }
 
+    /// Its listeners are switched on by the settings that switch it on.
+    fn unused_listeners(&self, _config: &Config) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     fn connections_max(&self, config: &Config) -> u64 {
         let limits = &config.waku.limits;
         u64::from(limits.connections_max.get()) + u64::from(limits.handshakes_max.get())

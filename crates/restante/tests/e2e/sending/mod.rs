@@ -244,6 +244,26 @@ fn what_is_submitted_by_jmap_is_sent_and_its_status_is_kept() {
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 
+/// Its recipients were `queued` for ever.
+#[test]
+fn what_operators_drop_is_shown_in_its_submission() {
+    let (_guard, folder) = folder();
+    let sink = Sink::start();
+    make_account(&folder);
+    let sending = Sending::start(&folder, &sink);
+    sending.queue(&folder, &["hold", "--all", "--why", "a test"]);
+    let id = sending.submit_by_jmap(&message("Tea"));
+    wait_until("it is queued", || !sending.queue(&folder, &["list"]).is_empty());
+    sending.queue(&folder, &["drop", "--all", "--yes"]);
+    let submission = sending.submission(&id);
+    for recipient in ["bob@example.net", "hidden@example.net"] {
+        let status = &submission["deliveryStatus"][recipient];
+        assert_eq!(status["delivered"], "no", "{submission}");
+        assert!(status["smtpReply"].as_str().unwrap().starts_with("554 5.7.0 dropped"), "{submission}");
+    }
+    assert_eq!(sending.server.stop().code(), Some(0));
+}
+
 #[test]
 fn mail_that_is_refused_comes_back_as_a_report() {
     let (_guard, folder) = folder();
@@ -292,6 +312,11 @@ fn operators_see_hold_and_drop_what_is_queued() {
     assert_eq!(list(&["--held"]).len(), 1);
     sending.queue(&folder, &["drop", id, "--yes"]);
     assert_eq!(list(&[]), [Value::Null; 0]);
+    // It ended with 0, as if something had been dropped.
+    for command in [&["drop", id, "--yes"][..], &["retry", id]] {
+        let gone = say(&folder, &[&["queue"], command, &["--rest", &sending.operators]].concat());
+        assert!(gone.code == 1 && gone.err.contains("not in the queue"), "{} {}", gone.code, gone.err);
+    }
     let unknown = say(&folder, &["queue", "show", id, "--rest", &sending.operators]);
     assert_eq!(unknown.code, 1, "{}", unknown.err);
     assert_eq!(sending.server.stop().code(), Some(0));
@@ -339,8 +364,13 @@ fn the_console_shows_what_waits_and_who_reached_a_limit() {
     assert!(first["oldestDue"].as_u64() > Some(1_600_000_000), "{shown}");
     let limited = &shown["limited"][0];
     assert_eq!((&limited["address"], &limited["limit"]), (&json!(USER), &json!("messages")), "{shown}");
-    sending.queue(&folder, &["hold", "--all", "--why", "the provider moves"]);
+    let held = sending.queue(&folder, &["hold", "--all", "--why", "the provider moves"]);
+    assert_eq!(held, "the queue is held; recipients that were to be tried: 2\n");
     assert_eq!(glance()["held"]["why"], "the provider moves");
+    let retried = sending.queue(&folder, &["retry", "--all"]);
+    assert!(retried.contains("due, and not tried: the whole queue is held"), "{retried}");
+    let released = sending.queue(&folder, &["release", "--all"]);
+    assert_eq!(released, "the queue is released; recipients that were held by themselves: 1\n");
     assert_eq!(sending.server.stop().code(), Some(0));
 }
 

@@ -4,7 +4,7 @@ use restante_core::{MessageHash, Timestamp};
 use super::*;
 use crate::{
     live::{Event, Stage},
-    rest::cache::{CACHE_BYTES_MAX, FEEDS_MAX, Feed, TooMany, Topics},
+    rest::cache::{CACHE_BYTES_MAX, FEEDS_MAX, Feed, SEEN_MAX, TooMany, Topics},
 };
 
 const OTHER: &str = "/waku/2/rs/16/33";
@@ -16,8 +16,13 @@ fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
     (MessageCache::new(&config, &metrics), metrics)
 }
 
+/// A message with a hash of its own.
 fn event(pubsub_topic: &str, content_topic: &str, wire: impl Into<Bytes>) -> Arc<Event> {
-    let (hash, time) = (MessageHash([0; 32]), Timestamp(0));
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&number.to_be_bytes());
+    let (hash, time) = (MessageHash(hash), Timestamp(0));
     Arc::new(Event::new(pubsub_topic.into(), content_topic.into(), hash, time, wire.into()))
 }
 
@@ -94,6 +99,44 @@ fn each_feed_gets_its_own_messages_once() {
         assert!(wires(cache.fetch(feed)).is_empty(), "{feed:?} is drained");
     }
     assert!(cache.fetch(&filter(OTHER, CHAT)).is_none(), "nobody has subscribed");
+}
+
+/// A message that was published twice, or published here after relay had brought it, was handed out twice.
+#[test]
+fn a_second_copy_of_a_message_is_not_kept_again() {
+    let (cache, _) = cache_of(50);
+    let message = event(PUBSUB, CHAT, "x");
+    cache.subscribe(&[relay(PUBSUB)]).unwrap();
+    cache.on_message(&message, Stage::Relayed);
+    cache.on_message(&message, Stage::Accepted);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["x"]);
+    cache.on_message(&message, Stage::Accepted);
+    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty(), "it was fetched before");
+
+    cache.subscribe(&[filter(PUBSUB, CHAT)]).unwrap();
+    cache.on_message(&message, Stage::Accepted);
+    cache.on_message(&message, Stage::Accepted);
+    assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))), ["x"], "it is new to this feed");
+    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
+}
+
+/// What is remembered of them is bounded.
+#[test]
+fn a_copy_is_recognised_among_the_last_messages() {
+    let (cache, _) = cache_of(1);
+    let message = event(PUBSUB, CHAT, "x");
+    cache.subscribe(&[relay(PUBSUB)]).unwrap();
+    cache.on_message(&message, Stage::Relayed);
+    for _ in 1..SEEN_MAX {
+        cache.on_message(&event(PUBSUB, CHAT, "y"), Stage::Relayed);
+    }
+    cache.on_message(&message, Stage::Relayed);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["y"]);
+    for _ in 0..SEEN_MAX {
+        cache.on_message(&event(PUBSUB, CHAT, "z"), Stage::Relayed);
+    }
+    cache.on_message(&message, Stage::Relayed);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["x"]);
 }
 
 #[test]

@@ -29,6 +29,8 @@ const OF_THE_SERVER: &[(&str, &str)] = &[
     ("post", "/admin/v1/quarantine"),
     ("post", "/admin/v1/queue"),
     ("get", "/admin/v1/records"),
+    ("get", "/admin/v1/search"),
+    ("post", "/admin/v1/search/rebuild"),
 ];
 
 fn document() -> Value {

@@ -82,7 +82,7 @@ async fn peers_are_listed_by_shard() {
     assert_eq!(on("mesh").await, relay);
     for what in ["connected", "relay", "mesh"] {
         let answer = here.get(&format!("/admin/v1/peers/{what}/on/x")).await;
-        assert_eq!(answer.refusal(), (400, "shardId: expected a whole number"));
+        assert_eq!(answer.refusal(), (400, "shardId: expected a whole number from 0 to 65535"));
     }
 }
 

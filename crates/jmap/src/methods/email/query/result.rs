@@ -8,7 +8,7 @@ use std::{
 
 use restante_core::{AccountId, ErrorKind, RecordId, Revision};
 use restante_mail::{Mail, email, message::Shorthand, row::Row, thread as thread_kind};
-use restante_records::{ChangesSince, Get, Kind, Properties, Record, Records, Value};
+use restante_records::{ChangesSince, Get, Kind, Properties, Record, Records, Value, get_each};
 use restante_search as search;
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
@@ -303,7 +303,7 @@ impl<'c> Selection<'c> {
         ids.sort_unstable_by(|left, right| right.cmp(left));
         let mut later = HashSet::new();
         for ids in ids.chunks(SMALL_READ) {
-            let records = self.records().get(self.account, &Get::small(email::KIND, ids.to_vec())).await?;
+            let records = self.read(&Get::small(email::KIND, ids.to_vec())).await?;
             for (id, record) in ids.iter().zip(records) {
                 // Of one that is gone nobody needs to know when it was created.
                 if record.is_some_and(|record| record.created <= state) {
@@ -445,10 +445,16 @@ impl<'c> Selection<'c> {
     pub(crate) async fn small(&self, ids: &[RecordId]) -> Result<Vec<Record>, MethodError> {
         let mut found = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(SMALL_READ) {
-            let records = self.records().get(self.account, &Get::small(email::KIND, chunk.to_vec())).await?;
+            let records = self.read(&Get::small(email::KIND, chunk.to_vec())).await?;
             found.extend(records.into_iter().flatten());
         }
         Ok(found)
+    }
+
+    /// Reads emails. A damaged one is in no result, as if it did not exist: the records log it.
+    async fn read(&self, get: &Get) -> Result<Vec<Option<Record>>, MethodError> {
+        let found = get_each(self.records(), self.account, get).await?;
+        Ok(found.into_iter().map(|record| record.ok().flatten()).collect())
     }
 
     /// The emails of threads.
@@ -586,8 +592,7 @@ impl<'s, 'c> Evaluation<'s, 'c> {
         let with_row = self.selection.needs.row;
         for chunk in ids.chunks(if with_row { ROWS_READ } else { SMALL_READ }) {
             let get = Get { kind: email::KIND, ids: chunk.to_vec(), with_body: with_row };
-            let records = self.selection.records().get(self.selection.account, &get).await?;
-            let records = records.into_iter().flatten();
+            let records = self.selection.read(&get).await?.into_iter().flatten();
             let records: Vec<Record> =
                 records.filter(|record| record.created <= self.created_up_to).collect();
             self.learn_threads(&records).await?;

@@ -1,6 +1,7 @@
 //! Methods of Email, asked through the router. The names of tests begin with the rule's number in `docs/design/mail-rules.md`.
 
 mod changes;
+mod damaged;
 mod get;
 mod index;
 mod interrupted;

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use indicatif::HumanCount;
 use restante_core::{BlobId, ErrorKind};
 use restante_directory::{Answer, Operation, PAGE_MAX};
-use restante_mail::email;
+use restante_mail::{MailError, email};
 use restante_records::{AccountId, DUMP_RECORDS_MAX, Dumped, RecordId, RecordKey, Revision};
 use serde::Serialize;
 
@@ -21,8 +21,9 @@ use super::{
     mail::Operator,
 };
 use crate::{
+    commands::serve,
     config::{Config, RecordsFlags},
-    doors::mail::{blobs, records, search},
+    doors::mail::{blobs, door::has_jmap, records, search},
     exit,
     output::ReportFormat,
     progress::Progress,
@@ -76,6 +77,20 @@ impl Report {
         }
     }
 
+    /// Notes damage that has ended a step of the check, so that the steps behind it are made all the same.
+    ///
+    /// # Errors
+    /// Any other error.
+    fn note_damage(&mut self, place: &str, step: anyhow::Result<()>) -> anyhow::Result<()> {
+        match step {
+            Err(error) if exit::kind(&error) == Some(ErrorKind::Corrupt) => {
+                self.note(place, format!("{error:#}"));
+                Ok(())
+            }
+            step => step,
+        }
+    }
+
     /// Adds what a store has found by itself.
     fn add(&mut self, wrong: u64, findings: impl Iterator<Item = (String, String)>) {
         let before = self.wrong;
@@ -88,25 +103,30 @@ impl Report {
 struct Stores {
     records: restante_records::Opened,
     blobs: restante_blobs::Opened,
-    /// `None` where no server has made an index yet.
-    search: Option<restante_search::Opened>,
+    /// The error is of kind `NotFound` where there is no index, and `Corrupt` where it is damaged.
+    search: anyhow::Result<restante_search::Opened>,
 }
 
 impl Stores {
     async fn open(config: &Config) -> anyhow::Result<Self> {
         let records = records::open_existing(config).await?;
-        let blobs = blobs::open_existing(config).await?;
+        // Those of a new server are made when it first starts. A place that the settings name may be mistyped.
+        let blobs = match config.blobs.url {
+            Some(_) => blobs::open_existing(config).await?,
+            None => blobs::open(config, Default::default()).await?,
+        };
         records::put_blobs_again(&records, &blobs).await?;
         let search = match search::open_existing(config).await {
-            Ok(search) => Some(search),
-            Err(error) if exit::kind(&error) == Some(ErrorKind::NotFound) => None,
-            Err(error) => return Err(error),
+            Err(error) if !matches!(exit::kind(&error), Some(ErrorKind::NotFound | ErrorKind::Corrupt)) => {
+                return Err(error);
+            }
+            opened => opened,
         };
         Ok(Self { records, blobs, search })
     }
 
     async fn close(&self) -> anyhow::Result<()> {
-        if let Some(search) = &self.search {
+        if let Ok(search) = &self.search {
             search.upkeep.close().await?;
         }
         self.blobs.upkeep.close().await?;
@@ -133,8 +153,11 @@ async fn check(flags: &CheckFlags, config: &Config, stores: &Stores) -> anyhow::
     if flags.all {
         check_each(stores, &mut report).await?;
     }
-    compare(stores, flags.rebuild, &mut report).await?;
-    count_again(config, stores, flags.rebuild, &mut report).await?;
+    check_index(config, stores, flags.rebuild, &mut report).await?;
+    let compared = compare(stores, flags.rebuild, &mut report).await;
+    report.note_damage("the comparison of records, blobs and index ends here", compared)?;
+    let counted = count_again(config, stores, flags.rebuild, &mut report).await;
+    report.note_damage("the counting of mail ends here", counted)?;
     Ok(report)
 }
 
@@ -148,10 +171,43 @@ async fn check_each(stores: &Stores, report: &mut Report) -> anyhow::Result<()> 
     let found = stores.blobs.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
     report.add(found.wrong, found.findings.into_iter().map(|finding| (finding.place, finding.what)));
     drop(progress);
-    let Some(search) = &stores.search else { return Ok(()) };
+    let Ok(search) = &stores.search else { return Ok(()) };
     let progress = Progress::bytes("checking the index", Some(0));
     let found = search.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
     found.damaged.into_iter().for_each(|part| report.note(part, "it is damaged or missing"));
+    Ok(())
+}
+
+/// Whether a server has run on the data folder since it was set up or restored.
+fn has_run(config: &Config) -> bool {
+    config.server.data_dir.join(serve::LOCK_FILE).exists()
+}
+
+/// Notes an index that is damaged, or missing although a server has run with emails. A backup has none.
+async fn check_index(
+    config: &Config,
+    stores: &Stores,
+    rebuild: bool,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let Err(error) = &stores.search else { return Ok(()) };
+    if exit::kind(error) == Some(ErrorKind::Corrupt) {
+        report.note("search index", format!("{error:#}"));
+        if rebuild {
+            search::make_again(config).await?;
+            report.corrected += 1;
+        }
+    } else if has_jmap(config) && has_run(config) {
+        let stats = stores.records.upkeep.stats().await?;
+        let emails = stats.kinds.iter().find(|share| share.kind == email::KIND);
+        let emails = emails.map_or(0, |share| share.records);
+        if emails > 0 {
+            let emails = HumanCount(emails);
+            let what = format!("there is none of {emails} emails: a server makes it when it starts");
+            report.note("search index", what);
+            report.corrected += u64::from(rebuild); // by that start
+        }
+    }
     Ok(())
 }
 
@@ -179,7 +235,7 @@ async fn compare(stores: &Stores, rebuild: bool, report: &mut Report) -> anyhow:
         }
     }
     differences += compare_index(&emails, stores, report).await?;
-    if let Some(search) = &stores.search
+    if let Ok(search) = &stores.search
         && rebuild
         && differences > 0
     {
@@ -221,7 +277,7 @@ async fn find_missing_blobs(page: &[Dumped], stores: &Stores, report: &mut Repor
 
 /// Notes the differences of the emails of an account and the index; returns how many there are.
 async fn compare_index(emails: &Emails, stores: &Stores, report: &mut Report) -> anyhow::Result<u64> {
-    let (Some(account), Some(search)) = (emails.account, &stores.search) else { return Ok(0) };
+    let (Some(account), Ok(search)) = (emails.account, &stores.search) else { return Ok(0) };
     let records = stores.records.records.as_ref();
     let found = restante_indexer::compare(records, search.search.as_ref(), account, &emails.created).await?;
     let place = |id: &RecordId| format!("account {}, email {}", account.0, id.0);
@@ -254,9 +310,17 @@ async fn count_again(
                 true => operator.mail.rebuild(account).await,
                 false => operator.mail.check(account).await,
             };
-            for finding in found? {
-                report.corrected += u64::from(rebuild && finding.is_derived);
-                report.note(format!("{}, {}", summary.address, finding.place), finding.what);
+            match found.map_err(MailError::into_store) {
+                Ok(found) => {
+                    for finding in found {
+                        report.corrected += u64::from(rebuild && finding.is_derived);
+                        report.note(format!("{}, {}", summary.address, finding.place), finding.what);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    report.note(summary.address.to_string(), format!("its mail can't be counted: {error}"));
+                }
+                Err(error) => return Err(error.into()),
             }
             report.accounts += 1;
             progress.set(report.accounts);

@@ -268,6 +268,12 @@ pub(crate) enum SweepError {
          sweep --adopt` makes them the blobs of these records"
     )]
     OtherRecords { owner: Identity, records: Identity },
+    /// The disk of the blobs is not mounted, or they are lost.
+    #[error(
+        "the records refer to blobs, and there are none: is their disk not mounted? if they are lost, `restante blobs sweep --adopt` \
+         makes this place that of the blobs of these records"
+    )]
+    NoBlobs,
     /// The records or the blobs have failed.
     #[error(transparent)]
     Failed(#[from] restante_core::Error),
@@ -294,7 +300,7 @@ pub(crate) fn check_records_last(config: &Config) -> Result<(), SweepError> {
 }
 
 /// Sees whether blobs are those of these records. As long as nobody has said whose they are, they become theirs, if there are
-/// none yet, or if the records refer to one of them.
+/// none yet and the records refer to none, or if the records refer to one of them.
 pub(crate) async fn settle_owner(
     records: &dyn restante_records::Upkeep,
     blobs: &restante_blobs::Opened,
@@ -306,6 +312,9 @@ pub(crate) async fn settle_owner(
         None => {}
     }
     let are_new = blobs.upkeep.list(None, 1).await?.is_empty();
+    if are_new && !records.referenced(None).await?.blobs.is_empty() {
+        return Err(SweepError::NoBlobs);
+    }
     if !are_new && !refer_to_some(records, &*blobs.blobs).await? {
         return Err(SweepError::WrongRecords);
     }

@@ -38,6 +38,7 @@ impl Fixture {
             records: restante_records::open(records).await.unwrap(),
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
+            mismatch: None,
         };
         let limits = MailConfig { vault_seconds: 10 * HOUR, ..MailConfig::default() };
         let mail = Mail::new(
@@ -355,6 +356,18 @@ async fn blobs_are_swept_with_their_own_records_alone() {
     // Nothing was ever committed here, and that is known to be so.
     let swept = sweep(&ours.stores.records.upkeep, &ours.stores.blobs, now).await.unwrap();
     assert_eq!(swept.removed, 1);
+}
+
+/// A disk that was not mounted looked like a new place for blobs, and became that of these records.
+#[tokio::test]
+async fn an_empty_place_does_not_become_that_of_records_that_refer_to_blobs() {
+    let (ours, empty) = (Fixture::new().await, Fixture::new().await);
+    let blob = ours.put("ours").await;
+    ours.commit(vec![create(vec![blob])]).await;
+    let error = settle_owner(&*ours.stores.records.upkeep, &empty.stores.blobs).await.unwrap_err();
+    assert!(matches!(error, SweepError::NoBlobs), "{error}");
+    assert_eq!(empty.stores.blobs.upkeep.owner().await.unwrap(), None);
+    settle_owner(&*ours.stores.records.upkeep, &ours.stores.blobs).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

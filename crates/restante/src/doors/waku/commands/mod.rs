@@ -26,7 +26,8 @@ Examples:
   restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
   date | restante publish --content-topic /toy/1/chat/proto
 
-Without --pubsub-topic the server chooses the shard by the content topic.";
+The hash of the message is printed. Without --pubsub-topic the server chooses the shard by the
+content topic, and nothing is printed: the hash covers the pubsub topic.";
 
 const QUERY_HELP: &str = "\
 Examples:

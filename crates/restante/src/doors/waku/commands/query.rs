@@ -6,15 +6,17 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 use restante_archive::{Direction, EngineUrl, Opened, Query, Topics};
 use restante_core::{Bloom, Cursor, MessageHash, Timestamp};
-use serde::Deserialize;
+use restante_waku::validate::Problem;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     client::{RestClient, escape},
     clock,
     doors::waku::{archives, printer::Printer, transfer::json::JsonEntry},
+    exit::UsageError,
     moment::{Moment, parse_moment},
     output::Format,
 };
@@ -51,10 +53,10 @@ pub(crate) struct QueryFlags {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Wanted {
     /// Only messages on this pubsub topic
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_name = "TOPIC", value_parser = NonEmptyStringValueParser::new())]
     pubsub_topic: Option<String>,
     /// Only messages with this content topic; may be repeated
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_name = "TOPIC", value_parser = NonEmptyStringValueParser::new())]
     content_topic: Vec<String>,
     /// Only messages at or after this: 2026-01-31T12:00:00Z, 2026-01-31, nanoseconds, now, -1h, -7d
     #[arg(long, value_name = "TIME", value_parser = parse_moment, allow_hyphen_values = true)]
@@ -93,6 +95,9 @@ const PAGE_ROWS: usize = 100;
 pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
     let source = Source::open(flags).await?;
     let mut query = flags.to_query(clock::system().now());
+    if flags.archive.is_none() {
+        check_times(&query)?;
+    }
     let out = io::BufWriter::new(io::stdout().lock());
     let mut printer = Printer::new(out, flags.format());
     loop {
@@ -157,11 +162,11 @@ impl Source {
 
 async fn page_of_archive(opened: &Opened, query: &Query) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
     let page = opened.archive.query(query).await?;
-    let entries = page.rows().map(|row| JsonEntry::of_row(&row)).collect();
+    let entries = page.rows().map(|row| JsonEntry::of_row(&row).with_version()).collect();
     Ok((entries, page.next))
 }
 
-/// The answer of `GET /store/v3/messages`.
+/// The answer of `/store/v3/messages`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoreAnswer {
@@ -170,11 +175,20 @@ struct StoreAnswer {
     pagination_cursor: Option<String>,
 }
 
+const STORE_PATH: &str = "/store/v3/messages";
+/// The longest path with a query: the line of a request may have 8,000 bytes everywhere (RFC 9112 section 3).
+const PATH_BYTES_MAX: usize = 7_500;
+
 async fn page_of_server(
     client: &RestClient,
     query: &Query,
 ) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
-    let body = client.get(&store_path(query)).await?;
+    let fields = StoreFields::new(query);
+    // nwaku's servers know GET alone, and not every query can be written as one.
+    let body = match fields.to_path() {
+        Some(path) => client.get(&path).await?,
+        None => client.post(STORE_PATH, serde_json::to_vec(&fields)?).await?,
+    };
     let answer: StoreAnswer =
         serde_json::from_slice(&body).context("the server's answer is no store answer")?;
     let cursor = answer.pagination_cursor.filter(|cursor| !cursor.is_empty());
@@ -183,33 +197,94 @@ async fn page_of_server(
     Ok((answer.messages, next.map(Cursor::Message)))
 }
 
-/// The path of `GET /store/v3/messages` with a query, in nwaku's names; `bloom` is ours.
-fn store_path(query: &Query) -> String {
-    let mut parts = vec!["includeData=true".to_owned()];
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            parts.push(format!("{name}={}", escape(&value)));
+/// Fails when a server would not understand a time of the query: a time of 0 counts as none, and others are taken for seconds,
+/// milliseconds or microseconds.
+fn check_times(query: &Query) -> Result<(), UsageError> {
+    let end_is_lost = query.end.is_some_and(|end| end.nanos() == 0);
+    let is_other_unit = |time: Option<Timestamp>| time.is_some_and(|time| Problem::of_unit(time).is_some());
+    let (flag, time) = if end_is_lost || is_other_unit(query.end) {
+        ("--end", query.end)
+    } else if is_other_unit(query.start) {
+        ("--start", query.start)
+    } else {
+        return Ok(());
+    };
+    let time = time.unwrap_or_default();
+    Err(UsageError(format!("{flag} {time} can't be asked of a server: name an archive by --archive")))
+}
+
+/// A store query in nwaku's names; `bloom` is ours.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StoreFields {
+    include_data: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pubsub_topic: Option<String>,
+    content_topics: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bloom: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_time: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_time: Option<i64>,
+    hashes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+    ascending: bool,
+    page_size: usize,
+}
+
+impl StoreFields {
+    fn new(query: &Query) -> Self {
+        let (mut content_topics, mut bloom) = (Vec::new(), None);
+        match &query.topics {
+            Topics::Any => {}
+            Topics::List(topics) => content_topics.clone_from(topics),
+            Topics::Bloom(filter) => bloom = Some(filter.to_string()),
         }
-    };
-    let joined = |texts: Vec<String>| if texts.is_empty() { None } else { Some(texts.join(",")) };
-    add("pubsubTopic", query.channel.clone());
-    match &query.topics {
-        Topics::Any => {}
-        Topics::List(topics) => add("contentTopics", joined(topics.clone())),
-        Topics::Bloom(filter) => add("bloom", Some(filter.to_string())),
+        let cursor = match query.cursor {
+            Some(Cursor::Message(hash)) => Some(hash),
+            Some(Cursor::At(key)) => Some(key.message_hash),
+            None => None,
+        };
+        Self {
+            include_data: true,
+            pubsub_topic: query.channel.clone(),
+            content_topics,
+            bloom,
+            start_time: query.start.map(Timestamp::nanos),
+            end_time: query.end.map(Timestamp::nanos),
+            hashes: query.hashes.iter().map(MessageHash::to_string).collect(),
+            cursor: cursor.map(|hash| hash.to_string()),
+            ascending: query.direction == Direction::Forward,
+            page_size: query.limit,
+        }
     }
-    add("startTime", query.start.map(|start| start.nanos().to_string()));
-    add("endTime", query.end.map(|end| end.nanos().to_string()));
-    add("hashes", joined(query.hashes.iter().map(MessageHash::to_string).collect()));
-    let cursor = match query.cursor {
-        Some(Cursor::Message(hash)) => Some(hash),
-        Some(Cursor::At(key)) => Some(key.message_hash),
-        None => None,
-    };
-    add("cursor", cursor.map(|hash| hash.to_string()));
-    add("ascending", Some((query.direction == Direction::Forward).to_string()));
-    add("pageSize", Some(query.limit.to_string()));
-    format!("/store/v3/messages?{}", parts.join("&"))
+
+    /// The path of a GET; `None` when it would be too long, or a topic has a comma, which separates topics there.
+    fn to_path(&self) -> Option<String> {
+        if self.content_topics.iter().any(|topic| topic.contains(',')) {
+            return None;
+        }
+        let joined = |texts: &[String]| if texts.is_empty() { None } else { Some(texts.join(",")) };
+        let mut path = format!("{STORE_PATH}?includeData={}", self.include_data);
+        for (name, value) in [
+            ("pubsubTopic", self.pubsub_topic.clone()),
+            ("contentTopics", joined(&self.content_topics)),
+            ("bloom", self.bloom.clone()),
+            ("startTime", self.start_time.map(|nanos| nanos.to_string())),
+            ("endTime", self.end_time.map(|nanos| nanos.to_string())),
+            ("hashes", joined(&self.hashes)),
+            ("cursor", self.cursor.clone()),
+            ("ascending", Some(self.ascending.to_string())),
+            ("pageSize", Some(self.page_size.to_string())),
+        ] {
+            if let Some(value) = value {
+                path = format!("{path}&{name}={}", escape(&value));
+            }
+        }
+        (path.len() <= PATH_BYTES_MAX).then_some(path)
+    }
 }
 
 #[cfg(test)]
@@ -232,12 +307,51 @@ mod tests {
         };
         let hex = "01".repeat(32);
         assert_eq!(
-            store_path(&query),
+            StoreFields::new(&query).to_path().unwrap(),
             format!(
                 "/store/v3/messages?includeData=true&pubsubTopic=%2Fwaku%2F2%2Frs%2F1%2F0\
                  &contentTopics=%2Fa%2F1%2Fb%2Fc%2C%2Fd%2F1%2Fe%2Ff&startTime=5&endTime=6&hashes=0x{hex}&cursor=0x{hex}\
                  &ascending=false&pageSize=7"
             )
         );
+    }
+
+    /// A comma in a topic found nothing, and a thousand hashes were too long for a URL.
+    #[test]
+    fn what_a_path_can_not_say_is_sent_as_a_body() {
+        let with_topics = |topics: Vec<String>| Query { topics: Topics::List(topics), ..Query::default() };
+        let comma = with_topics(vec!["/a/1/b,c/d".into()]);
+        let many = with_topics((0..3_000).map(|number| format!("/a/1/{number}/c")).collect());
+        let hashes = Query { hashes: vec![MessageHash([1; 32]); 1_000], ..Query::default() };
+        for query in [&comma, &many, &hashes] {
+            assert_eq!(StoreFields::new(query).to_path(), None);
+        }
+        let json = serde_json::to_value(StoreFields::new(&comma)).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "includeData": true, "contentTopics": ["/a/1/b,c/d"], "hashes": [], "ascending": true,
+                "pageSize": comma.limit,
+            })
+        );
+    }
+
+    /// A server that is asked for what was sent before 1970 answers with everything.
+    #[test]
+    fn times_that_a_server_takes_for_others_are_refused() {
+        let check = |start, end| {
+            let of = |nanos: Option<i64>| nanos.map(Timestamp);
+            check_times(&Query { start: of(start), end: of(end), ..Query::default() })
+        };
+        let day = 86_400_000_000_000;
+        for (start, end, flag) in
+            [(None, Some(0), "--end"), (Some(0), Some(day), "--end"), (Some(day), None, "--start")]
+        {
+            let error = check(start, end).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{flag} 1970-01-0")), "{error}");
+        }
+        for (start, end) in [(None, None), (Some(0), Some(1_700_000_000_000_000_000)), (Some(5), Some(6))] {
+            check(start, end).unwrap();
+        }
     }
 }

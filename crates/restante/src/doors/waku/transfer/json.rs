@@ -38,7 +38,8 @@ pub(crate) struct JsonMessage {
 }
 
 impl JsonEntry {
-    /// The entry of an archived message, as the REST door writes it. A body that is no message of the row's topic comes
+    /// The entry of an archived message, as the REST door writes it into an export: without a version that the message does not
+    /// have, so that an import makes the same message of it. A body that is no message of the row's topic comes
     /// from elsewhere; it is shown as a payload, so that nothing in an archive is out of reach.
     pub(crate) fn of_row(row: &Row<'_>) -> Self {
         let view = WakuMessageView::parse(row.body).ok().filter(|view| view.content_topic == row.topic);
@@ -47,7 +48,6 @@ impl JsonEntry {
             None => JsonMessage {
                 payload: encode(row.body),
                 content_topic: row.topic.to_owned(),
-                version: Some(0),
                 timestamp: Some(row.timestamp.nanos()),
                 ..JsonMessage::default()
             },
@@ -57,6 +57,14 @@ impl JsonEntry {
             message: Some(message),
             pubsub_topic: Some(row.channel.to_owned()),
         }
+    }
+
+    /// The entry as a store answer has it: a message without a version has version 0.
+    pub(crate) fn with_version(mut self) -> Self {
+        if let Some(message) = &mut self.message {
+            message.version.get_or_insert(0);
+        }
+        self
     }
 
     /// The parts that an archive needs.
@@ -73,7 +81,7 @@ impl JsonMessage {
         Self {
             payload: encode(view.payload),
             content_topic: view.content_topic.to_owned(),
-            version: Some(view.version.unwrap_or(0)),
+            version: view.version,
             timestamp: view.timestamp,
             meta: view.meta.filter(|meta| !meta.is_empty()).map(encode),
             ephemeral: view.ephemeral,

@@ -43,6 +43,10 @@ fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Mess
     }
     let view = WakuMessageView::parse(&wire).map_err(|error| Refusal(format!("message: {error}")))?;
     view.check().map_err(|error| Refusal(format!("message: {error}")))?;
+    // 13/WAKU2-STORE: ephemeral messages are not stored.
+    if view.ephemeral == Some(true) {
+        return refusal("message: it is ephemeral".into());
+    }
     // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp, so it has no sure name.
     let Some(timestamp) = view.timestamp else { return refusal("message: timestamp is missing".into()) };
     let computed = message_hash(

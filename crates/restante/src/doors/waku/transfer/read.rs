@@ -15,6 +15,10 @@ const BATCH_MESSAGES_MAX: usize = 4_000;
 /// A batch ends with the message that brings its bodies to this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
+/// The first bytes of compressed files. No record or line begins so.
+const COMPRESSED: [(&str, &[u8]); 4] =
+    [("gzip", b"\x1f\x8b"), ("zstd", b"\x28\xb5\x2f\xfd"), ("xz", b"\xfd7zXZ\0"), ("bzip2", b"BZh")];
+
 /// Reads messages, checks each, and keeps account of those that it refuses.
 pub(crate) struct Reader {
     source: Box<dyn BufRead + Send>,
@@ -39,6 +43,17 @@ pub(super) enum Next {
 impl Reader {
     pub(crate) fn new(source: Box<dyn BufRead + Send>, format: FileFormat) -> Self {
         Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Findings::default() }
+    }
+
+    /// Checks that the file is not compressed, by its first bytes.
+    pub(crate) fn check_plain(&mut self) -> io::Result<()> {
+        let head = self.source.fill_buf()?;
+        match COMPRESSED.iter().find(|(_, magic)| head.starts_with(magic)) {
+            None => Ok(()),
+            Some((name, _)) => Err(io::Error::other(format!(
+                "it is compressed by {name}: decompress it first, as in 'zcat FILE | restante archive import'"
+            ))),
+        }
     }
 
     /// The next messages; none at the end.

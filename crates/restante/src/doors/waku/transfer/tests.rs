@@ -69,6 +69,25 @@ fn what_is_written_reads_back() {
     }
 }
 
+/// An import made version 0 of one that is missing, which are different bytes.
+#[test]
+fn a_version_reads_back_as_it_was() {
+    for version in [None, Some(0), Some(1)] {
+        let wire = WakuMessage {
+            payload: "x".into(),
+            content_topic: "/toy/1/chat/proto".into(),
+            version,
+            timestamp: Some(1),
+            ..WakuMessage::default()
+        };
+        let hash = message_hash(PUBSUB_TOPIC, b"x", "/toy/1/chat/proto", b"", 1);
+        let original = verified(hash, PUBSUB_TOPIC, wire.to_wire()).unwrap();
+        let (again, _) =
+            read(written(std::slice::from_ref(&original), FileFormat::Ndjson), FileFormat::Ndjson);
+        assert_eq!(again, [original], "{version:?}");
+    }
+}
+
 #[test]
 fn a_line_is_an_entry_of_nwakus_rest() {
     let line = String::from_utf8(written(&[message(5)], FileFormat::Ndjson)).unwrap();
@@ -125,6 +144,19 @@ fn lengths_that_can_not_be_end_the_reading() {
     }
 }
 
+/// A compressed file gave an error for each of its lines.
+#[test]
+fn a_compressed_file_is_recognised() {
+    for (head, name) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd")] {
+        let mut reader = Reader::new(Box::new(Cursor::new(head)), FileFormat::Ndjson);
+        let error = reader.check_plain().unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    for file in [&b""[..], b"{}", b"\x1f"] {
+        Reader::new(Box::new(Cursor::new(file)), FileFormat::Ndjson).check_plain().unwrap();
+    }
+}
+
 #[test]
 fn only_the_first_refusals_are_listed() {
     let (_, refused) = read(b"x\n".repeat(1_000), FileFormat::Ndjson);
@@ -132,11 +164,14 @@ fn only_the_first_refusals_are_listed() {
 }
 
 #[test]
-fn messages_without_a_sure_name_are_refused() {
+fn messages_without_a_sure_name_and_ephemeral_ones_are_refused() {
     let without_timestamp = WakuMessage { content_topic: "/t".into(), ..WakuMessage::default() };
     let hash = message_hash(PUBSUB_TOPIC, b"", "/t", b"", 0);
     let refusal = verified(hash, PUBSUB_TOPIC, without_timestamp.to_wire()).unwrap_err();
     assert_eq!(refusal.to_string(), "message: timestamp is missing");
+    let ephemeral = WakuMessage { timestamp: Some(0), ephemeral: Some(true), ..without_timestamp.clone() };
+    let refusal = verified(hash, PUBSUB_TOPIC, ephemeral.to_wire()).unwrap_err();
+    assert_eq!(refusal.to_string(), "message: it is ephemeral");
     let refusal = verified(hash, "", without_timestamp.to_wire()).unwrap_err();
     assert_eq!(refusal.to_string(), "the pubsub topic is empty");
 }

@@ -11,6 +11,7 @@ use super::{
     reach::DirectoryFlags,
     show,
 };
+use crate::exit::UsageError;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum DomainCommand {
@@ -117,6 +118,9 @@ pub(crate) async fn run(command: DomainCommand) -> anyhow::Result<ExitCode> {
             flags.operate(Operation::AddDomain { domain, separator, catch_all }).await?;
         }
         DomainCommand::Set(SetFlags { domain, separator, catch_all, flags }) => {
+            if separator.is_none() && catch_all.is_none() {
+                return Err(UsageError("name what to change: --separator or --catch-all".to_owned()).into());
+            }
             let (separator, catch_all) =
                 (separator.map(|setting| setting.0), catch_all.map(|setting| setting.0));
             flags.operate(Operation::SetDomain { domain, separator, catch_all }).await?;

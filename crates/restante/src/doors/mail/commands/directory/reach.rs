@@ -200,10 +200,16 @@ fn is_of_route(refused: &Refused) -> bool {
 
 /// Opens records; those that are not there only with `makes_records`.
 async fn open(config: &Config, makes_records: bool) -> anyhow::Result<restante_records::Opened> {
+    let is_new = makes_records && !records::are_there(config)?;
     let opened = match makes_records {
         true => records::open(config, Default::default()).await,
         false => records::open_existing(config).await,
     };
+    if is_new && opened.is_ok() {
+        // The settings of a server that runs in another folder name another place from here.
+        let folder = std::path::absolute(&config.server.data_dir)?;
+        eprintln!("restante: there was no server's data: new records are made in {}", folder.display());
+    }
     opened.map_err(|error| match exit::kind(&error) {
         None => anyhow::anyhow!(
             "{error:#}; in a new folder run `restante setup DOMAIN` or `restante domain add DOMAIN` first"

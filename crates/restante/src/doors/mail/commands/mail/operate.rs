@@ -146,7 +146,15 @@ impl Operator {
             true => self.mail.rebuild(account).await,
             false => self.mail.check(account).await,
         };
-        let findings = findings.map_err(|error| core_error(error, "can't check the account"))?;
+        let findings = match findings {
+            Err(MailError::Store(error)) if error.kind() == ErrorKind::Corrupt => {
+                // Other accounts can be checked.
+                let what = format!("the mail can't be counted: {error}");
+                let figure = WrongFigure { place: "records".to_owned(), what, can_be_rebuilt: false };
+                return Ok(MailAnswer::Checked(vec![figure]));
+            }
+            findings => findings.map_err(|error| core_error(error, "can't check the account"))?,
+        };
         let corrected = findings.iter().filter(|finding| finding.is_derived).count();
         if rebuild && corrected > 0 {
             info!(account = account.0, corrected, "wrong counters of mail were corrected");

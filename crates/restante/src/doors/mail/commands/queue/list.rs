@@ -151,7 +151,7 @@ fn print_one(queued: &Queued, out: &mut dyn Write) -> io::Result<()> {
         ("account", queued.account.map(|account| account.to_string())),
         ("size", Some(DecimalBytes(queued.size).to_string())),
         ("queued", Some(time(queued.queued))),
-        ("next attempt", (queued.state == "due").then(|| time(queued.due))),
+        ("next attempt", queued.has_next().then(|| time(queued.due))),
         ("attempts", Some(queued.attempts.to_string())),
         ("last attempt", queued.last_attempt.map(time)),
         ("last reply", queued.last_reply.clone()),
@@ -164,6 +164,13 @@ fn print_one(queued: &Queued, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+impl Queued {
+    /// Whether it is known when it is tried next.
+    fn has_next(&self) -> bool {
+        matches!(self.state.as_str(), "due" | "scheduled")
+    }
+}
+
 impl Item for Queued {
     fn head() -> String {
         columns(
@@ -173,7 +180,7 @@ impl Item for Queued {
 
     fn line(&self) -> String {
         let sender = if self.sender.is_empty() { "<>" } else { &self.sender };
-        let next = if self.state == "due" { time(self.due) } else { String::new() };
+        let next = if self.has_next() { time(self.due) } else { String::new() };
         let reply = self.last_reply.as_deref().or(self.reason.as_deref()).unwrap_or_default();
         columns([
             self.id.clone(),
@@ -190,7 +197,7 @@ impl Item for Queued {
 fn columns(cells: [String; 7]) -> String {
     let [id, state, next, tries, recipient, sender, reply] = cells.map(|cell| printable(&cell));
     format!(
-        "{id:<10}  {state:<6}  {next:<20}  {tries:>5}  {recipient:<RECIPIENT_CHARS$}  {sender:<SENDER_CHARS$}  {reply}"
+        "{id:<10}  {state:<9}  {next:<20}  {tries:>5}  {recipient:<RECIPIENT_CHARS$}  {sender:<SENDER_CHARS$}  {reply}"
     )
 }
 

@@ -62,14 +62,17 @@ Examples:
   restante queue retry 17-4711
   restante queue retry --domain example.net
 
-Recipients that are held stay held: restante queue release.";
+Recipients that are held stay held: restante queue release. Those that their authors have
+scheduled for later (`scheduled` in the list) are tried when their time comes; an id on the command
+line tries one now.";
 
 const HOLD_HELP: &str = "\
 Examples:
   restante queue hold --sender spammer@example.org --why 'stolen password'
   restante queue hold --all --why 'the provider moves'
 
-An attempt that is under way is finished. --all also holds what is submitted from now on.";
+An attempt that is under way is finished. --all also holds what is submitted from now on. It holds
+on this server when the command returns, and on others that share its records within ten seconds.";
 
 const RELEASE_HELP: &str = "\
 Examples:
@@ -123,7 +126,12 @@ pub(crate) struct HoldFlags {
     #[command(flatten)]
     change: ChangeFlags,
     /// Why, for who looks at the queue later
-    #[arg(long, value_name = "TEXT", default_value = "by an operator")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "by an operator",
+        value_parser = clap::builder::NonEmptyStringValueParser::new(),
+    )]
     why: String,
 }
 
@@ -156,20 +164,23 @@ impl ChangeFlags {
     }
 }
 
+/// What the commands do, as they print it.
+const TRIED: &str = "tried now";
+const HELD: &str = "held";
+const RELEASED: &str = "released";
+
 /// Runs a command to its end.
 pub(crate) async fn run(command: QueueCommand) -> anyhow::Result<ExitCode> {
     match command {
         QueueCommand::Dead(command) => dead::run(command).await,
         QueueCommand::List(flags) => list::run(&flags).await,
         QueueCommand::Show(flags) => list::show(&flags).await,
-        QueueCommand::Retry(flags) => {
-            change(&flags, "tried now", |which| QueueOperation::Retry { which }).await
-        }
+        QueueCommand::Retry(flags) => change(&flags, TRIED, |which| QueueOperation::Retry { which }).await,
         QueueCommand::Hold(HoldFlags { change: flags, why }) => {
-            change(&flags, "held", |which| QueueOperation::Hold { which, why: why.clone() }).await
+            change(&flags, HELD, |which| QueueOperation::Hold { which, why: why.clone() }).await
         }
         QueueCommand::Release(flags) => {
-            change(&flags, "released", |which| QueueOperation::Release { which }).await
+            change(&flags, RELEASED, |which| QueueOperation::Release { which }).await
         }
         QueueCommand::Drop(DropFlags { change: flags, yes }) => {
             if !yes {
@@ -189,19 +200,58 @@ async fn change(
     let reached = flags.flags.reach().await?;
     let changed = async {
         let queue = ReachedQueue::of(&reached).await?;
-        let mut recipients = 0;
+        let (mut recipients, mut is_all_held) = (0, false);
         for which in flags.which() {
             let QueueAnswer::Changed(count) = queue.operate(operation(which)).await? else {
                 bail!("the server's answer is none to a change of the queue");
             };
             recipients += count;
         }
-        anyhow::Ok(recipients)
+        if recipients > 0 {
+            let (filter, after) = (Filter::default(), None);
+            let answer = queue.operate(QueueOperation::List { filter, after, limit: 1 }).await?;
+            is_all_held = matches!(answer, QueueAnswer::Listed { held: Some(_), .. });
+        }
+        anyhow::Ok((recipients, is_all_held))
     }
     .await;
     reached.close().await?;
-    let recipients = changed?;
-    let noun = if recipients == 1 { "recipient" } else { "recipients" };
-    writeln!(io::stdout(), "{recipients} {noun} {done}").context("can't print")?;
+    let (recipients, is_all_held) = changed?;
+    writeln!(io::stdout(), "{}", result_line(done, recipients, flags.all, is_all_held))
+        .context("can't print")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a command has done to so many recipients.
+fn result_line(done: &str, recipients: u64, is_all: bool, is_all_held: bool) -> String {
+    let noun = if recipients == 1 { "recipient" } else { "recipients" };
+    match done {
+        HELD if is_all => format!("the queue is held; recipients that were to be tried: {recipients}"),
+        RELEASED if is_all => {
+            format!("the queue is released; recipients that were held by themselves: {recipients}")
+        }
+        TRIED | RELEASED if is_all_held => format!(
+            "{recipients} {noun} due, and not tried: the whole queue is held (`restante queue release --all`)"
+        ),
+        _ => format!("{recipients} {noun} {done}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `hold --all` counted as held what is not held by itself, and `retry --all` of a held queue said that it tried.
+    #[test]
+    fn what_was_done_is_said_as_it_is() {
+        let line = |done, is_all, is_all_held| result_line(done, 2, is_all, is_all_held);
+        assert_eq!(line(TRIED, false, false), "2 recipients tried now");
+        assert!(
+            line(TRIED, true, true).starts_with("2 recipients due, and not tried: the whole queue is held")
+        );
+        assert_eq!(line(HELD, false, false), "2 recipients held");
+        assert_eq!(line(HELD, true, true), "the queue is held; recipients that were to be tried: 2");
+        assert!(line(RELEASED, true, false).starts_with("the queue is released; "));
+        assert_eq!(line("dropped", true, true), "2 recipients dropped");
+    }
 }

@@ -1,10 +1,13 @@
 //! The operations on the queue of outgoing mail, which a command does itself or has a running server do.
 
-use restante_core::Error;
-use restante_directory::{Actor, Answer, Directory, DirectoryMetrics, EmailAddress};
-use restante_mail::queue::{
-    DomainCount, Held, LIST_MAX, ListFilter, Queue, QueueAccount, QueuedId, QueuedRecipient, QueuedState,
-    Selection, SourceKind,
+use restante_core::{Error, ErrorKind};
+use restante_directory::{Actor, Answer, Directory, EmailAddress};
+use restante_mail::{
+    Mail, RecipientState,
+    queue::{
+        DomainCount, Held, LIST_MAX, ListFilter, Queue, QueueAccount, QueuedId, QueuedRecipient, QueuedState,
+        Selection, SourceKind,
+    },
 };
 use restante_records::{AccountId, RecordId};
 use serde::{Deserialize, Serialize};
@@ -14,13 +17,18 @@ use crate::{
     clock,
     config::Config,
     doors::mail::{
-        commands::directory::reach::{Reached, RunningServer, command_line},
+        commands::{
+            directory::reach::{Reached, RunningServer, command_line},
+            mail,
+        },
         sending,
     },
 };
 
 /// Where a running server does what operators ask of the queue.
 pub(super) const PATH: &str = "/admin/v1/queue";
+/// What a submission of JMAP shows as the reply to a recipient that was dropped.
+const DROPPED_REPLY: &str = "554 5.7.0 dropped by an operator of the server";
 /// The most ids that one operation names.
 pub(super) const IDS_MAX: usize = 1_000;
 
@@ -111,7 +119,7 @@ pub(super) struct AllHeld {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Queued {
     pub(crate) id: String,
-    /// `due`, `held`, or `trying` while an attempt is under way.
+    /// `due`, `held`, `scheduled` for a later time by its author, or `trying` while an attempt is under way.
     pub(crate) state: String,
     pub(crate) recipient: String,
     pub(crate) domain: String,
@@ -156,14 +164,15 @@ pub(crate) struct QueuedDomain {
 pub(crate) struct Operator {
     pub(crate) queue: Queue,
     pub(crate) directory: Directory,
+    /// Where submissions of JMAP are.
+    pub(crate) mail: Mail,
 }
 
 impl Operator {
     /// One for records that this process has open.
     pub(super) async fn open(records: &restante_records::Opened, config: &Config) -> anyhow::Result<Self> {
-        let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
-        let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
-        Ok(Self { queue: sending::queue(records, clock::system()), directory })
+        let mail::Operator { mail, directory, .. } = mail::Operator::open(records, config).await?;
+        Ok(Self { queue: sending::queue(records, clock::system()), directory, mail })
     }
 
     /// Does one operation. What changes the queue is logged.
@@ -182,11 +191,15 @@ impl Operator {
             }
             QueueOperation::Show { id } => {
                 let found = self.queue.get(parse_id(&id)?).await?;
-                Ok(QueueAnswer::Shown(found.map(|found| Box::new(Queued::from(&found)))))
+                let now = self.queue.now();
+                Ok(QueueAnswer::Shown(found.map(|found| Box::new(Queued::of(&found, now)))))
             }
             QueueOperation::Retry { which } => {
                 let count = self.queue.retry(&self.selection(&which).await?).await?;
                 Ok(changed(actor, "tried now", count))
+            }
+            QueueOperation::Hold { why, .. } if why.trim().is_empty() => {
+                Err(Error::invalid("'why' is empty: say why mail is held"))
             }
             QueueOperation::Hold { which: Which::All, why } => {
                 let count = self.queue.totals().await?.waiting;
@@ -205,10 +218,52 @@ impl Operator {
                 Ok(changed(actor, "released", count))
             }
             QueueOperation::Drop { which } => {
-                let count = self.queue.drop_all(&self.selection(&which).await?).await?;
+                let count = self.drop_all(self.selection(&which).await?).await?;
                 Ok(changed(actor, "dropped", count))
             }
         }
+    }
+
+    /// Drops recipients, page by page.
+    async fn drop_all(&self, selection: Selection) -> Result<u64, Error> {
+        let filter = match selection {
+            Selection::Ids(ids) => {
+                let (mut found, mut damaged) = (Vec::with_capacity(ids.len()), Vec::new());
+                for id in ids {
+                    match self.queue.get(id).await {
+                        Ok(queued) => found.extend(queued),
+                        Err(error) if error.kind() == ErrorKind::Corrupt => damaged.push(id),
+                        Err(error) => return Err(error),
+                    }
+                }
+                let damaged = self.queue.drop_all(&Selection::Ids(damaged)).await?;
+                return Ok(damaged + self.drop_found(found).await?);
+            }
+            Selection::Matching(filter) => filter,
+        };
+        let (mut dropped, mut after) = (0, None);
+        loop {
+            let page = self.queue.list(&filter, after.as_ref(), LIST_MAX).await?;
+            dropped += self.drop_found(page.recipients).await?;
+            after = page.next;
+            if after.is_none() {
+                return Ok(dropped);
+            }
+        }
+    }
+
+    /// Drops these, and ends what their submissions of JMAP show of them.
+    async fn drop_found(&self, recipients: Vec<QueuedRecipient>) -> Result<u64, Error> {
+        let ids = recipients.iter().map(|recipient| recipient.id).collect();
+        let dropped = self.queue.drop_all(&Selection::Ids(ids)).await?;
+        for recipient in recipients {
+            let source = &recipient.message.source;
+            if let (SourceKind::Submission, Some(account)) = (source.kind, source.account) {
+                let (address, no) = (&recipient.recipient.address, RecipientState::No);
+                self.mail.report_submission(account, source.record, address, DROPPED_REPLY, no).await?;
+            }
+        }
+        Ok(dropped)
     }
 
     async fn list(&self, filter: &Filter, after: Option<&str>, limit: usize) -> Result<QueueAnswer, Error> {
@@ -217,7 +272,8 @@ impl Operator {
         }
         let after = after.map(str::parse).transpose()?;
         let page = self.queue.list(&self.filter(filter).await?, after.as_ref(), limit).await?;
-        let items = page.recipients.iter().map(Queued::from).collect();
+        let now = self.queue.now();
+        let items = page.recipients.iter().map(|queued| Queued::of(queued, now)).collect();
         let next = page.next.map(|next| next.to_string());
         Ok(QueueAnswer::Listed { items, next, held: self.held().await? })
     }
@@ -232,12 +288,30 @@ impl Operator {
                 Err(Error::invalid(format!("'ids' has more than {IDS_MAX} ids: name them in parts")))
             }
             Which::Ids(ids) => {
-                let ids: Result<Vec<QueuedId>, Error> = ids.iter().map(|id| parse_id(id)).collect();
-                Ok(Selection::Ids(ids?))
+                let named: Result<Vec<QueuedId>, Error> = ids.iter().map(|id| parse_id(id)).collect();
+                self.present(named?, ids).await
             }
             Which::Matching(filter) => Ok(Selection::Matching(self.filter(filter).await?)),
             Which::All => Ok(Selection::Matching(ListFilter::default())),
         }
+    }
+
+    /// Those that are in the queue. Some may leave it before they are looked at, but not all: then the ids are wrong or late.
+    async fn present(&self, named: Vec<QueuedId>, ids: &[String]) -> Result<Selection, Error> {
+        let mut present = Vec::new();
+        for id in named {
+            match self.queue.get(id).await {
+                Ok(None) => {}
+                Ok(Some(_)) => present.push(id),
+                Err(error) if error.kind() == ErrorKind::Corrupt => present.push(id),
+                Err(error) => return Err(error),
+            }
+        }
+        if present.is_empty() {
+            let ids = ids.join(", ");
+            return Err(Error::not_found(format!("not in the queue: {ids} (sent, failed or dropped)")));
+        }
+        Ok(Selection::Ids(present))
     }
 
     async fn filter(&self, filter: &Filter) -> Result<ListFilter, Error> {
@@ -280,10 +354,12 @@ fn parse_id(text: &str) -> Result<QueuedId, Error> {
     parse().ok_or_else(wrong)
 }
 
-impl From<&QueuedRecipient> for Queued {
-    fn from(queued: &QueuedRecipient) -> Self {
+impl Queued {
+    /// As operators see it; `now` in seconds since 1970.
+    fn of(queued: &QueuedRecipient, now: u64) -> Self {
         let state = match queued.state {
             QueuedState::Held => "held",
+            QueuedState::Due if queued.is_scheduled(now) && queued.due > now => "scheduled",
             QueuedState::Due if queued.is_leased => "trying",
             QueuedState::Due => "due",
         };

@@ -5,15 +5,16 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 use indicatif::HumanCount;
+use restante_directory::FIRST_ACCOUNT;
 use restante_records::AccountId;
 
-use crate::{config::RecordsFlags, doors::mail::records, progress::Progress};
+use crate::{config::RecordsFlags, doors::mail::records, exit::UsageError, progress::Progress};
 
 #[derive(Args, Debug)]
 pub(crate) struct EraseFlags {
     #[command(flatten)]
     records: RecordsFlags,
-    /// The number of the account
+    /// The number of a user's account, as `restante account show` prints it
     account: u32,
     /// Erase: only a backup brings the records back
     #[arg(long)]
@@ -25,6 +26,13 @@ const STEP: usize = 4_096;
 
 pub(super) async fn run(flags: &EraseFlags) -> anyhow::Result<ExitCode> {
     let account = AccountId(flags.account);
+    if account.0 < FIRST_ACCOUNT {
+        let what = format!(
+            "account {} is internal, the server needs what it has: accounts of users have numbers from {FIRST_ACCOUNT} on",
+            account.0
+        );
+        return Err(UsageError(what).into());
+    }
     if !flags.yes {
         bail!("only a backup brings the records of account {} back: add --yes to erase them", account.0);
     }

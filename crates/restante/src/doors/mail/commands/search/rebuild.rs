@@ -5,8 +5,15 @@ use std::{
     process::ExitCode,
 };
 
+use restante_core::ErrorKind;
+
 use super::{IndexFlags, REBUILD_PATH};
-use crate::{commands::backup::explain_token, doors::mail::search};
+use crate::{
+    commands::backup::explain_token,
+    config::Config,
+    doors::mail::{records, search},
+    exit,
+};
 
 pub(super) async fn run(flags: &IndexFlags) -> anyhow::Result<ExitCode> {
     let what = match flags.server()? {
@@ -15,12 +22,26 @@ pub(super) async fn run(flags: &IndexFlags) -> anyhow::Result<ExitCode> {
             "the server makes the search index again: restante_follow_lag_seconds{follower=\"indexer\"} says how far it is"
         }
         None => {
-            let opened = search::open_existing(&flags.stores.load()?.config).await?;
-            opened.upkeep.rebuild().await?;
-            opened.upkeep.close().await?;
+            let config = flags.stores.load()?.config;
+            match search::open_existing(&config).await {
+                Ok(opened) => {
+                    opened.upkeep.rebuild().await?;
+                    opened.upkeep.close().await?;
+                }
+                Err(error) if exit::kind(&error) == Some(ErrorKind::Corrupt) => {
+                    search::make_again(&config).await?;
+                }
+                Err(error) if exit::kind(&error) == Some(ErrorKind::NotFound) && is_unmade(&config)? => {}
+                Err(error) => return Err(error),
+            }
             "a server makes the search index again as soon as one runs"
         }
     };
     writeln!(io::stdout().lock(), "{what}")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether no server has run since the folder was set up or restored. An index elsewhere may be a place that was mistyped.
+fn is_unmade(config: &Config) -> anyhow::Result<bool> {
+    Ok(config.search.url.is_none() && records::are_there(config)?)
 }

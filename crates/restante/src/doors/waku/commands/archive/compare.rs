@@ -10,7 +10,7 @@ use std::{
 use clap::{Args, ValueHint};
 use indicatif::HumanCount;
 use restante_archive::{
-    Comparison, Difference, DifferenceKind, Differences, EngineUrl, Opened, Scope, copy_keys,
+    Comparison, Difference, DifferenceKind, Differences, EngineUrl, Metrics, Opened, Scope, copy_keys,
 };
 use restante_core::Key;
 
@@ -71,8 +71,8 @@ pub(crate) async fn run(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
     }
     let config = ArchiveFlags::of_file(flags.config.clone()).load()?.config;
     let access = if flags.repair { Access::Write } else { Access::Read };
-    let a = open(&config, &flags.a, Access::Read).await?;
-    let b = open(&config, &flags.b, access).await?;
+    let a = open(&config, &flags.a, Access::Read, Metrics::default()).await?;
+    let b = open(&config, &flags.b, access, Metrics::default()).await?;
     let compared = compare(flags, &a, &b).await;
     b.upkeep.close().await?;
     let (messages, found) = compared?;

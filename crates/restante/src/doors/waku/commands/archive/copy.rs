@@ -107,13 +107,12 @@ pub(crate) async fn run(flags: &CopyFlags) -> anyhow::Result<ExitCode> {
     let config = ArchiveFlags::of_file(flags.config.clone()).load()?.config;
     let (from_url, to_url) = (flags.from.to_string(), flags.to.to_string());
     let file = StateFile::new(flags.state.as_deref(), "copy", [&from_url, &to_url]);
-    let (begun, range) = begin(flags, &file)?;
-    let from = open(&config, &flags.from, Access::Read).await?;
-    let to = open(&config, &flags.to, Access::Write).await?;
+    let state = load(flags, &file)?;
+    let metrics = Metrics::default();
+    let from = open(&config, &flags.from, Access::Read, metrics.clone()).await?;
+    let to = open(&config, &flags.to, Access::Write, Metrics::default()).await?;
     let stop = Stop::on_signals()?;
-    let ended =
-        copy(flags, &file, Copier::new(&*from.archive, &*to.archive, range, begun), (range, &from, &stop))
-            .await;
+    let ended = copy(flags, &file, state, (&from, &metrics, &to), &stop).await;
     to.upkeep.close().await?;
     let (copied, is_done) = ended?;
     if !is_done {
@@ -124,7 +123,7 @@ pub(crate) async fn run(flags: &CopyFlags) -> anyhow::Result<ExitCode> {
     eprintln!("{}", counts(&copied));
     if copied.unreadable > 0 {
         eprintln!(
-            "{} messages could not be read: see restante archive check --archive {from_url}",
+            "{} damaged records were left out: see restante archive check --archive {from_url}",
             HumanCount(copied.unreadable)
         );
         return Ok(exit::found_wrong());
@@ -133,19 +132,34 @@ pub(crate) async fn run(flags: &CopyFlags) -> anyhow::Result<ExitCode> {
 }
 
 /// Opens an archive with the settings that there are for its engine.
-pub(super) async fn open(config: &Config, url: &EngineUrl, access: Access) -> anyhow::Result<Opened> {
+pub(super) async fn open(
+    config: &Config,
+    url: &EngineUrl,
+    access: Access,
+    metrics: Metrics,
+) -> anyhow::Result<Opened> {
     let mut config = config.clone();
     config.archive.url = Some(url.clone());
-    archives::open(&config, access, Metrics::default()).await
+    archives::open(&config, access, metrics).await
 }
 
-/// Where to begin, and what to copy: as an earlier command has left it, or from the beginning.
-fn begin(flags: &CopyFlags, file: &StateFile) -> anyhow::Result<(Copied, TimeRange)> {
-    let Some(state) = file.load::<CopyState>()? else {
-        return Ok((Copied::default(), flags.range.resolve(clock::system().now())));
-    };
+/// What an earlier command has left: how far it came, and what it copies.
+fn load(flags: &CopyFlags, file: &StateFile) -> anyhow::Result<Option<(Copied, TimeRange)>> {
+    let Some(state) = file.load::<CopyState>()? else { return Ok(None) };
     file.check(&state.copy, &flags.describe())?;
-    Ok((state.copied()?, state.range()))
+    Ok(Some((state.copied()?, state.range())))
+}
+
+/// The state of an earlier command, when the archive that is copied to is the one that it is about.
+async fn state_of_target(
+    file: &StateFile,
+    state: Option<(Copied, TimeRange)>,
+    to: &Opened,
+) -> anyhow::Result<Option<(Copied, TimeRange)>> {
+    match state.and_then(|(copied, _)| copied.after) {
+        Some(last) if !file.is_of(&*to.archive, last.message_hash).await? => Ok(None),
+        _ => Ok(state),
+    }
 }
 
 impl CopyFlags {
@@ -158,22 +172,34 @@ impl CopyFlags {
 async fn copy(
     flags: &CopyFlags,
     file: &StateFile,
-    mut copier: Copier<'_>,
-    (range, from, stop): (TimeRange, &Opened, &Stop),
+    state: Option<(Copied, TimeRange)>,
+    (from, metrics, to): (&Opened, &Metrics, &Opened),
+    stop: &Stop,
 ) -> anyhow::Result<(Copied, bool)> {
+    let state = state_of_target(file, state, to).await?;
+    // What was found damaged when the archive was opened, an earlier command has counted.
+    let counted_before = if state.is_some() { metrics.damaged_records() } else { 0 };
+    let (begun, range) =
+        state.unwrap_or_else(|| (Copied::default(), flags.range.resolve(clock::system().now())));
+    let mut copier = Copier::new(&*from.archive, &*to.archive, range, begun);
+    let copied = |copier: &Copier<'_>| {
+        let copied = copier.copied();
+        let damaged = metrics.damaged_records().saturating_sub(counted_before);
+        Copied { unreadable: copied.unreadable + damaged, ..copied }
+    };
     let total = if range.is_everything() { Some(from.upkeep.stats().await?.messages) } else { None };
     let progress = Progress::counting("messages", "copying", total);
     // What was copied before is not counted for the rate.
-    progress.bar.set_position(done(&copier.copied()));
+    progress.bar.set_position(done(&begun));
     progress.bar.reset_eta();
     loop {
         if stop.is_requested() {
-            return Ok((copier.copied(), false));
+            return Ok((copied(&copier), false));
         }
         if !copier.step().await? {
-            return Ok((copier.copied(), true));
+            return Ok((copied(&copier), true));
         }
-        let copied = copier.copied();
+        let copied = copied(&copier);
         // What the state names is durable in the other archive: step has returned.
         file.save(&CopyState::new(flags.describe(), range, copied))?;
         progress.set(done(&copied));

@@ -19,6 +19,7 @@ use crate::{
         commands::query::Wanted,
         transfer::{FileFormat, Writer},
     },
+    exit,
     new_file::NewFile,
     progress::Progress,
 };
@@ -42,11 +43,12 @@ const PAGE_ROWS: usize = 1_000;
 
 pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     let config = flags.archive.load()?.config;
-    let opened = archives::open(&config, Access::Read, Metrics::default()).await?;
+    let metrics = Metrics::default();
+    let opened = archives::open(&config, Access::Read, metrics.clone()).await?;
     let total = if flags.wanted.is_everything() { Some(opened.upkeep.stats().await?.messages) } else { None };
     let query = flags.wanted.to_query(clock::system().now(), PAGE_ROWS);
     let progress = Progress::counting("messages", "exporting", total);
-    let count = match &flags.output {
+    let exported = match &flags.output {
         Some(path) => {
             let format = flags.format.unwrap_or_else(|| FileFormat::of_name(path));
             to_file(path, format, &*opened.archive, query, &progress).await?
@@ -58,8 +60,25 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
         }
     };
     drop(progress);
-    eprintln!("exported {} messages", HumanCount(count));
+    eprintln!("exported {} messages", HumanCount(exported.messages));
+    let left_out = exported.unreadable + metrics.damaged_records();
+    if left_out > 0 {
+        eprintln!(
+            "{} damaged records were left out: see restante archive check --archive {}",
+            HumanCount(left_out),
+            config.archive_url()
+        );
+        return Ok(exit::found_wrong());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What became of the messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Exported {
+    messages: u64,
+    /// Those that were damaged after the archive had verified them.
+    unreadable: u64,
 }
 
 /// Exports to a file and returns when it is on disk. An export that fails leaves no file of that name, or the one of before.
@@ -69,32 +88,34 @@ async fn to_file(
     archive: &dyn Archive,
     query: Query,
     progress: &Progress,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Exported> {
     let failed = || format!("can't write {}", path.display());
     let file = NewFile::create(path).with_context(failed)?;
     let out = io::BufWriter::with_capacity(1 << 20, file);
-    let (count, out) =
+    let (exported, out) =
         export(Writer::new(out, format), archive, query, progress).await.with_context(failed)?;
     let file = out.into_inner().map_err(io::Error::from).with_context(failed)?;
     file.finish().with_context(failed)?;
-    Ok(count)
+    Ok(exported)
 }
 
-/// Writes all messages of a query and gives their number.
+/// Writes all messages of a query.
 async fn export<W: Write>(
     mut writer: Writer<W>,
     archive: &dyn Archive,
     query: Query,
     progress: &Progress,
-) -> anyhow::Result<(u64, W)> {
+) -> anyhow::Result<(Exported, W)> {
     let mut walk = Walk::new(query);
-    let mut count = 0;
+    let mut exported = Exported::default();
     while let Some(page) = walk.next(archive).await? {
+        let before = exported.messages;
         for row in page.rows() {
             writer.write(&row)?;
+            exported.messages += 1;
         }
-        count += page.len() as u64;
-        progress.set(count);
+        exported.unreadable += page.len() as u64 - (exported.messages - before);
+        progress.set(exported.messages);
     }
-    Ok((count, writer.finish()?))
+    Ok((exported, writer.finish()?))
 }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use restante_archive::{Archive, Metrics};
-use restante_import::{Batch, Extent, Findings, Location, Options, Source};
+use restante_core::MessageHash;
+use restante_import::{Batch, Extent, Findings, Location, Options, Owner, Source};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{
     doors::waku::archives::{self, Access},
-    exit,
+    exit::{self, UsageError},
     progress::Progress,
     signals::Stop,
 };
@@ -23,6 +24,9 @@ struct ImportState {
     /// What is imported where, for the check that a state belongs to the command.
     import: String,
     after: Option<String>,
+    /// The hash of the last message that was stored. States of earlier versions have none.
+    #[serde(default)]
+    last: Option<String>,
     stored: u64,
     duplicates: u64,
     refused: Listed,
@@ -37,11 +41,16 @@ struct Listed {
 }
 
 /// What an import has done, together with those that it goes on from.
+#[derive(Default)]
 struct Progressed {
     imported: Imported,
     refused: Findings,
     renamed: Findings,
     after: Option<String>,
+    /// The last message that was stored.
+    last: Option<MessageHash>,
+    /// The last one that an earlier command has counted; some sources give it again.
+    counted: Option<MessageHash>,
 }
 
 pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Result<ExitCode> {
@@ -51,9 +60,18 @@ pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Resu
     let import = describe(&from, &to, &options);
     let file = StateFile::new(flags.state.as_deref(), "import", [&from, &to]);
     let mut progressed = Progressed::begin(file.load()?, &file, &import)?;
-    let options = Options { after: progressed.after.clone(), ..options };
-    let source = restante_import::open(location, flags.owner(), options).await?;
+    let begun = Options { after: progressed.after.clone(), ..options.clone() };
+    let mut source = restante_import::open(location.clone(), flags.owner(), begun).await?;
+    if source.owner == Owner::Nwaku && flags.pubsub_topic.is_some() {
+        let what =
+            "--pubsub-topic is for archives of a Status mailserver: each message of nwaku's has its own";
+        return Err(UsageError(what.into()).into());
+    }
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
+    if !progressed.is_of(&*opened.archive, &file).await? {
+        progressed = Progressed::default();
+        source = restante_import::open(location, flags.owner(), options).await?;
+    }
     let stop = Stop::on_signals()?;
     let keeper = Keeper { file: &file, import: &import };
     let ended = store(source, &*opened.archive, &mut progressed, &keeper, &stop).await;
@@ -119,16 +137,39 @@ impl Progressed {
         if let Some(state) = &state {
             file.check(&state.import, import)?;
         }
-        let ImportState { after, stored, duplicates, refused, renamed, .. } = state.unwrap_or_default();
+        let ImportState { after, last, stored, duplicates, refused, renamed, .. } = state.unwrap_or_default();
         let findings = |Listed { count, listed }| Findings { count, listed };
         let imported = Imported { stored, duplicates };
-        Ok(Self { imported, refused: findings(refused), renamed: findings(renamed), after })
+        let last = last.map(|hash| hash.parse::<MessageHash>()).transpose()?;
+        Ok(Self {
+            imported,
+            refused: findings(refused),
+            renamed: findings(renamed),
+            after,
+            last,
+            counted: last,
+        })
+    }
+
+    /// Whether the archive has what an earlier command has stored.
+    async fn is_of(&self, archive: &dyn Archive, file: &StateFile) -> anyhow::Result<bool> {
+        match self.last {
+            Some(last) => file.is_of(archive, last).await,
+            None => Ok(self.imported.stored + self.imported.duplicates == 0),
+        }
     }
 
     /// Stores a batch and returns when it is durable.
     async fn take(&mut self, batch: Batch, archive: &dyn Archive) -> anyhow::Result<()> {
-        if !batch.messages.is_empty() {
+        if let Some(last) = batch.messages.last() {
+            let last = last.message_hash;
+            let is_again = |counted: &mut MessageHash| {
+                batch.messages.iter().any(|message| message.message_hash == *counted)
+            };
+            let again = self.counted.take_if(is_again);
             self.imported.add(&archive.append(batch.messages).await?);
+            self.imported.duplicates = self.imported.duplicates.saturating_sub(u64::from(again.is_some()));
+            self.last = Some(last);
         }
         self.refused.extend(batch.refused);
         self.renamed.extend(batch.renamed);
@@ -141,6 +182,7 @@ impl Progressed {
         ImportState {
             import: import.to_owned(),
             after: self.after.clone(),
+            last: self.last.map(|hash| hash.to_string()),
             stored: self.imported.stored,
             duplicates: self.imported.duplicates,
             refused: listed(&self.refused),

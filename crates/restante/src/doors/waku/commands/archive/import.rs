@@ -45,7 +45,7 @@ pub(crate) struct ImportFlags {
     format: Option<FileFormat>,
     /// Put a mailserver's messages on this pubsub topic [default: /waku/2/default-waku/proto]
     #[arg(long, value_name = "TOPIC")]
-    pubsub_topic: Option<PubsubTopic>,
+    pub(super) pubsub_topic: Option<PubsubTopic>,
     /// Import messages whose stored hash is wrong, under the hash of their content
     #[arg(long)]
     rehash: bool,
@@ -84,12 +84,16 @@ pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
 impl ImportFlags {
     /// The archive of another server that is meant, if it is one.
     fn foreign_location(&self) -> anyhow::Result<Option<Location>> {
+        let usage = |what: String| Err(UsageError(what).into());
         let input = self.input.as_deref().filter(|_| self.from != Some(From::File));
+        let text = input.map(Path::to_string_lossy).unwrap_or_default();
+        if text.starts_with("log:") || text.starts_with("cassandra:") {
+            return usage(format!("{text} is an archive of restante: 'restante archive copy' takes one"));
+        }
         let location = match input {
             Some(input) => Location::of(input)?,
             None => None,
         };
-        let usage = |what: String| Err(UsageError(what).into());
         match (&location, self.owner()) {
             (None, Some(owner)) => {
                 let input = input.map_or("stdin".into(), Path::to_string_lossy);
@@ -123,6 +127,7 @@ impl ImportFlags {
 async fn run_file(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
     let config = flags.archive.load()?.config;
     let (mut reader, done, size) = open_input(flags)?;
+    reader.check_plain().context("can't read the file")?;
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
     let progress = Progress::bytes("importing", size);
     let imported =

@@ -8,10 +8,11 @@ use std::{
 use clap::Args;
 use indicatif::{DecimalBytes, HumanCount};
 use restante_archive::{Metrics, Opened, Report, Retention};
+use restante_core::ErrorKind;
 
 use crate::{
-    clock,
-    config::ArchiveFlags,
+    backups, clock,
+    config::{ArchiveFlags, Config},
     doors::waku::archives::{self, Access},
     exit::{self, UsageError},
     progress::Progress,
@@ -27,7 +28,8 @@ pub(crate) struct PruneFlags {
 }
 
 pub(crate) async fn check(flags: &ArchiveFlags) -> anyhow::Result<ExitCode> {
-    let opened = open(flags, Access::Read).await?;
+    let config = flags.load()?.config;
+    let opened = archives::open(&config, Access::Read, Metrics::default()).await?;
     let progress = Progress::bytes("checking", Some(0));
     let report = opened.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
     drop(progress);
@@ -36,7 +38,7 @@ pub(crate) async fn check(flags: &ArchiveFlags) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) async fn rebuild(flags: &ArchiveFlags) -> anyhow::Result<ExitCode> {
-    let opened = open(flags, Access::Write).await?;
+    let opened = open_existing(&flags.load()?.config).await?;
     let progress = Progress::bytes("rebuilding", Some(0));
     let report = opened.upkeep.rebuild(&|done, total| progress.set_of(done, total)).await?;
     drop(progress);
@@ -53,7 +55,7 @@ pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
             "the policy is none, which keeps everything: give one with --policy, or set archive.retention";
         return Err(UsageError(what.into()).into());
     }
-    let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
+    let opened = open_existing(&config).await?;
     let now = clock::system().now();
     let pruned = opened.upkeep.prune(&policy, now).await;
     let not_pruned = opened.upkeep.not_pruned(&policy, now);
@@ -71,9 +73,16 @@ pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(flags: &ArchiveFlags, access: Access) -> anyhow::Result<Opened> {
-    let config = flags.load()?.config;
-    archives::open(&config, access, Metrics::default()).await
+/// Opens an archive for writing that is there: a path that was typed wrongly is an error, and no new archive.
+async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
+    backups::check_not_halfway(config)?;
+    // Only opening for reading tells a missing archive. Its other errors are not of concern: what can't be read may be rebuilt.
+    if let Err(error) = archives::open(config, Access::Read, Metrics::default()).await
+        && exit::kind(&error) == Some(ErrorKind::NotFound)
+    {
+        return Err(error);
+    }
+    archives::open(config, Access::Write, Metrics::default()).await
 }
 
 /// Prints a report: what was seen, and each finding on a line.

@@ -60,10 +60,10 @@ The format is detected; --from is needed only if that fails. The source is only 
 be running on nwaku's SQLite file and on a PostgreSQL database, but not on a LevelDB. Messages
 that arrive meanwhile may be missing: import again.
 
-Each message's hash is recomputed. A message that is damaged, or stored under another hash (nwaku
-before 2024 did not keep a message's meta), is listed and omitted, and the exit code is 1;
---rehash imports the latter under the computed hash. Importing again stores nothing twice. An
-interrupted import from another server's archive continues with the same command, from a state
+Each message's hash is recomputed. A message that is damaged, ephemeral, or stored under another
+hash (nwaku before 2024 did not keep a message's meta), is listed and omitted, and the exit code
+is 1; --rehash imports the last kind under the computed hash. Importing again stores nothing twice.
+An interrupted import from another server's archive continues with the same command, from a state
 file in the current folder.";
 
 const COPY_HELP: &str = "\
@@ -72,11 +72,11 @@ Examples:
   restante archive copy log:data/archive postgres://me@db/restante
   restante archive copy sqlite:archive.db log:other/archive --start 2026-01-01
 
-The copy goes from old to new, and copying again stores nothing twice. If it is interrupted, by
-Ctrl-C or otherwise, the same command continues from a state file in the current folder, which is
-removed at the end. A server may use FROM meanwhile: messages that it stores with a timestamp
-before the position of the copy may be missing. `restante archive compare --repair` or another
-copy adds them.";
+The copy goes from old to new, and copying again stores nothing twice. Damaged messages are left
+out and counted, and the exit code is 1. If it is interrupted, by Ctrl-C or otherwise, the same
+command continues from a state file in the current folder, which is removed at the end. A server
+may use FROM meanwhile: messages that it stores with a timestamp before the position of the copy
+may be missing. `restante archive compare --repair` or another copy adds them.";
 
 const COMPARE_HELP: &str = "\
 Examples:

@@ -7,6 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use restante_archive::{Archive, Query};
+use restante_core::MessageHash;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// No state is longer; a file that was named by mistake may be.
@@ -75,6 +77,20 @@ impl StateFile {
         )
     }
 
+    /// Whether the target of the command has what the state says that it has: by the last message that was stored there. It has
+    /// not when it was removed or made anew since, or when that message was removed.
+    pub(super) async fn is_of(&self, target: &dyn Archive, last: MessageHash) -> anyhow::Result<bool> {
+        let query = Query { hashes: vec![last], limit: 1, bodies: false, ..Query::default() };
+        let is_there = !target.query(&query).await?.is_empty();
+        if !is_there {
+            eprintln!(
+                "the state file {} is of another archive: the target lacks message {last}; beginning anew",
+                self.0.display()
+            );
+        }
+        Ok(is_there)
+    }
+
     fn sync_folder(&self) -> io::Result<()> {
         let folder = self.0.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
@@ -105,6 +121,25 @@ mod tests {
         file.remove().unwrap();
         file.remove().unwrap();
         assert_eq!(file.load::<u64>().unwrap(), None);
+    }
+
+    /// The state of a target that was removed skipped everything that had been in it.
+    #[tokio::test]
+    async fn a_state_is_of_the_archive_that_has_its_last_message() {
+        let config = restante_archive::Config::new(restante_archive::EngineUrl::Memory);
+        let target = restante_archive::open(config).await.unwrap().archive;
+        let message = restante_archive::Message {
+            message_hash: MessageHash([1; 32]),
+            channel: "/waku/2/rs/1/0".into(),
+            topic: "/toy/1/chat/proto".into(),
+            timestamp: restante_core::Timestamp(1),
+            body: "body".into(),
+        };
+        let file = StateFile::new(None, "copy", ["a", "b"]);
+        assert!(!file.is_of(&*target, message.message_hash).await.unwrap());
+        target.append(vec![message.clone()]).await.unwrap();
+        assert!(file.is_of(&*target, message.message_hash).await.unwrap());
+        assert!(!file.is_of(&*target, MessageHash([2; 32])).await.unwrap());
     }
 
     #[test]

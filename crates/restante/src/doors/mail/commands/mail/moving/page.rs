@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_core::{Error, ErrorKind};
 use restante_mail::{EmailState, Mail, email};
 use restante_mail_files::Folder;
-use restante_records::{AccountId, Cursor, Get, Query, Record, RecordId};
+use restante_records::{AccountId, Cursor, Get, Query, Record, RecordId, get_each};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -33,9 +33,17 @@ pub(super) struct ExportedItem {
     pub(super) folders: Vec<Folder>,
     pub(super) keywords: Vec<String>,
     pub(super) bytes: u64,
-    /// Why its message can't be read.
+    /// Why its message, or all of it, can't be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
+}
+
+impl ExportedItem {
+    /// An email whose record is damaged: nothing of it is known.
+    fn damaged(id: RecordId, error: &Error) -> Self {
+        let (folders, keywords) = (Vec::new(), Vec::new());
+        Self { id: id.0, received: 0, folders, keywords, bytes: 0, problem: Some(error.to_string()) }
+    }
 }
 
 /// The mailboxes of an account, in the order of their paths.
@@ -76,7 +84,16 @@ pub(super) async fn read(
     let folders: HashMap<u64, Folder> =
         folders(mail, account).await?.into_iter().map(|info| (info.id, info.folder)).collect();
     let (mut items, mut messages) = (Vec::new(), Vec::new());
-    for record in records.into_iter().flatten() {
+    for (id, record) in page.ids.iter().zip(records) {
+        let record = match record {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            Err(error) => {
+                items.push(ExportedItem::damaged(*id, &error));
+                messages.push(Bytes::new());
+                continue;
+            }
+        };
         let state = EmailState::of(&record)?;
         let keywords = mail.keywords(account, &state.keywords).await;
         let keywords = keywords.map_err(|error| store_error(error, "can't read the keywords"))?;
@@ -100,18 +117,22 @@ pub(super) async fn read(
     Ok((items, next, messages))
 }
 
-async fn whole(mail: &Mail, account: AccountId, ids: Vec<RecordId>) -> Result<Vec<Option<Record>>, Error> {
+async fn whole(
+    mail: &Mail,
+    account: AccountId,
+    ids: Vec<RecordId>,
+) -> Result<Vec<Result<Option<Record>, Error>>, Error> {
     match ids.is_empty() {
         true => Ok(Vec::new()),
-        false => mail.records().get(account, &Get::whole(email::KIND, ids)).await,
+        false => get_each(&**mail.records(), account, &Get::whole(email::KIND, ids)).await,
     }
 }
 
 /// How many of some emails a page takes.
-fn fitting(records: &[Option<Record>]) -> Result<usize, Error> {
+fn fitting(records: &[Result<Option<Record>, Error>]) -> Result<usize, Error> {
     let mut bytes = 0;
     for (number, record) in (1..).zip(records) {
-        if let Some(record) = record {
+        if let Ok(Some(record)) = record {
             bytes += EmailState::of(record)?.size;
         }
         if bytes >= BATCH_BYTES {

@@ -1,0 +1,209 @@
+//! Stores that are damaged or missing: commands and the server say so, go on with the rest, and make nothing worse.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    mail::{make_account, message, start},
+    support::{Said, Server, deliver_by_lmtp, folder, free_address, restante, said, say},
+};
+
+const USER: &str = "alice@example.org";
+
+/// A stopped server with some emails.
+fn stopped_with_emails(folder: &Path, emails: usize) {
+    make_account(folder);
+    let mail = start(folder);
+    for number in 0..emails {
+        let reply = mail.deliver(&message(&format!("number{number}"), "the same words"));
+        assert!(reply.starts_with("250 "), "{reply}");
+    }
+    assert_eq!(mail.subjects(json!({"text": "words"})).len(), emails);
+    assert_eq!(mail.server.stop().code(), Some(0));
+}
+
+/// Changes a byte of a file.
+fn flip(path: &Path, offset: u64) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|of_file| of_file == extension)).collect()
+}
+
+/// Damages one email's record: a byte in the middle of the file, where a check finds nothing else wrong.
+fn damage_a_record(folder: &Path) {
+    let path = folder.join("data/records/data.mdb");
+    let bytes = fs::metadata(&path).unwrap().len();
+    for offset in (bytes / 3..bytes).step_by(1_499) {
+        flip(&path, offset);
+        let checked = say(folder, &["records", "check"]);
+        let is_of_email =
+            checked.out.contains(" kind 2 record ") && checked.out.contains(": 1 damaged place");
+        let is_unreadable =
+            checked.out.contains("can't be read") || checked.out.contains("properties are damaged");
+        if is_of_email && is_unreadable {
+            return;
+        }
+        flip(&path, offset);
+    }
+    panic!("no byte damages an email alone");
+}
+
+/// The whole account could not be read, exported or checked, and no other store was looked at.
+#[test]
+fn one_damaged_record_is_reported_and_everything_else_is_read() {
+    const EMAILS: usize = 120;
+    let (_guard, folder) = folder();
+    stopped_with_emails(&folder, EMAILS);
+    damage_a_record(&folder);
+
+    let exported = say(&folder, &["mail", "export", "--account", USER, "mbox:all.mbox"]);
+    assert_eq!(exported.code, 1, "{}", exported.err);
+    assert!(exported.out.starts_with(&format!("exported {} emails", EMAILS - 1)), "{}", exported.out);
+    assert!(exported.out.contains("1 email can't be exported"), "{}", exported.out);
+
+    let pack = &files(&folder.join("data/blobs/packs"), "pack")[0];
+    flip(pack, fs::metadata(pack).unwrap().len() / 2);
+    let checked = say(&folder, &["check", "--all"]);
+    assert_eq!(checked.code, 1, "{}", checked.err);
+    assert!(checked.out.contains(" kind 2 record "), "the record is listed: {}", checked.out);
+    assert!(
+        checked.out.contains("its bytes are not those that were put"),
+        "the blob is listed: {}",
+        checked.out
+    );
+
+    let mail = start(&folder);
+    assert_eq!(mail.subjects(json!({})).len(), EMAILS - 1);
+    assert_eq!(mail.server.stop().code(), Some(0));
+}
+
+/// Commands that look removed a damaged index, and found nothing wrong with none.
+#[test]
+fn a_damaged_or_missing_search_index_is_reported_and_left_as_it_is() {
+    let (_guard, folder) = folder();
+    stopped_with_emails(&folder, 3);
+    let index = folder.join("data/search/index");
+    let terms = &files(&index, "term")[0];
+    flip(terms, 3);
+    let before = fs::read_dir(&index).unwrap().count();
+    for command in [&["search", "stats"][..], &["check"], &["check", "--all"]] {
+        let said = say(&folder, command);
+        assert_eq!(said.code, 1, "{command:?}: {}", said.out);
+        let text = format!("{}{}", said.out, said.err);
+        assert!(text.contains("can't be used") && text.contains("is damaged"), "{command:?}: {text}");
+        assert_eq!(fs::read_dir(&index).unwrap().count(), before, "{command:?}");
+    }
+    said(&folder, &["search", "rebuild"]);
+    assert_eq!(start_and_find(&folder), 3);
+
+    fs::remove_dir_all(folder.join("data/search")).unwrap();
+    let mut check = restante(&folder);
+    check.args(["check", "--all"]).env("RESTANTE_PUBLIC__LISTEN", "127.0.0.1:1"); // one without JMAP has no index
+    let checked = Said::from(check.output().unwrap());
+    assert_eq!(checked.code, 1, "{}", checked.out);
+    assert!(checked.out.contains("search index: there is none of 3 emails"), "{}", checked.out);
+    assert_eq!(start_and_find(&folder), 3);
+    said(&folder, &["check", "--all"]);
+}
+
+/// How many emails a server finds, once its index has them.
+fn start_and_find(folder: &Path) -> usize {
+    let mail = start(folder);
+    let found = mail.subjects(json!({"text": "words"})).len();
+    crate::support::wait_until("the emails are indexed", || {
+        mail.server.metric("restante_follow_lag_seconds{follower=\"indexer\"}") == Some(0.0)
+    });
+    assert_eq!(mail.server.stop().code(), Some(0));
+    found
+}
+
+/// What `/health` says of the blobs.
+fn blobs_health(server: &Server) -> String {
+    let health: Value = serde_json::from_str(&server.get("/health").body).unwrap();
+    let parts = health["protocolsHealth"].as_array().unwrap();
+    let blobs = parts.iter().find(|part| part.get("Blobs").is_some()).unwrap();
+    format!("{} {}", blobs["Blobs"].as_str().unwrap(), blobs["desc"].as_str().unwrap_or_default())
+}
+
+/// Mail was refused for good, or its blobs went into the folder below the place of the missing disk.
+#[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
+#[test]
+fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
+    for store in ["blobs", "records"] {
+        let (_guard, folder) = folder();
+        stopped_with_emails(&folder, 2);
+        let (place, aside) = (folder.join("data").join(store), folder.join("aside"));
+        fs::rename(&place, &aside).unwrap();
+        let mail = start(&folder);
+        let health = blobs_health(&mail.server);
+        assert!(health.starts_with("Not Ready "), "{store}: {health}");
+        let reply = mail.recipient(USER);
+        assert!(reply.starts_with("451 4.3.0 "), "{store}: {reply}");
+        assert_eq!(mail.server.stop().code(), Some(0));
+
+        fs::remove_dir_all(&place).unwrap();
+        fs::rename(&aside, &place).unwrap();
+        let mail = start(&folder);
+        assert_eq!(blobs_health(&mail.server), "Ready ");
+        assert!(mail.deliver(&message("later", "the same words")).starts_with("250 "));
+        assert_eq!(mail.subjects(json!({"text": "words"})).len(), 3);
+        assert_eq!(mail.server.stop().code(), Some(0));
+    }
+}
+
+/// The server closed its stores while the indexer worked with them, and a client that hung in DATA made the stop fail.
+#[test]
+fn a_stop_soon_after_mail_is_quiet_and_waits_for_no_client() {
+    let (_guard, folder) = folder();
+    make_account(&folder);
+    let (jmap, lmtp): (SocketAddr, SocketAddr) = (free_address(), free_address());
+    let mut command = restante(&folder);
+    command.args(["serve", "--rest-port=0", "--tcp-port=0", "--log-level=warn"]);
+    command.args(["--jmap-listen", &jmap.to_string(), "--lmtp-listen", &lmtp.to_string()]);
+    command.env("RESTANTE_SERVER__GRACE_SECONDS", "4");
+    let log = folder.join("log");
+    command.stderr(Stdio::from(fs::File::create(&log).unwrap()));
+    let server = Server::spawn(command);
+    for number in 0..20 {
+        let reply = deliver_by_lmtp(lmtp, USER, &message(&format!("number{number}"), "words")).unwrap();
+        assert!(reply.starts_with("250 "), "{reply}");
+    }
+    let hanging = begin_data(lmtp);
+    let begun = Instant::now();
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(hanging);
+    let text = fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains("connections were cut")).collect();
+    let of_stop: Vec<&&str> = lines
+        .iter()
+        .filter(|line| line.contains(" ERROR ") || line.contains("closed") || line.contains("ended"))
+        .collect();
+    assert!(of_stop.is_empty(), "{of_stop:#?}");
+}
+
+/// A connection that has sent the beginning of a message.
+fn begin_data(lmtp: SocketAddr) -> TcpStream {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = TcpStream::connect(lmtp).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+    write!(stream, "LHLO client.example\r\nMAIL FROM:<bob@example.net>\r\nRCPT TO:<{USER}>\r\nDATA\r\n")
+        .unwrap();
+    assert!(replies.any(|line| line.unwrap().starts_with("354 ")));
+    write!(stream, "Subject: it ends here\r\n").unwrap();
+    stream
+}
