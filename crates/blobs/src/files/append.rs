@@ -192,7 +192,11 @@ impl Appender {
             // Removes the rest of a partial write; if that fails, nothing more is appended to this pack.
             let is_cut = current.file.set_len(current.len).is_ok();
             current.file_len = current.len;
-            self.current = is_cut.then_some(current);
+            self.current = Some(current);
+            if !is_cut {
+                self.sync()?; // of the records before it
+                self.current = None;
+            }
             return Err(Error::io("write", &name, error));
         }
         current.len += records as u64;

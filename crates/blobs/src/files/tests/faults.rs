@@ -191,6 +191,51 @@ fn after_a_failed_sync_nothing_more_is_taken() {
     }
 }
 
+/// Puts a blob without a sync, and waits until it can be read.
+async fn put_unsynced(opened: &Opened, bytes: &Bytes) -> BlobId {
+    let (ended, put) = oneshot::channel();
+    let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
+    opened.blobs.put_unsynced(&mut bytes.clone(), Box::new(done)).await.unwrap();
+    put.await.unwrap().unwrap().id
+}
+
+/// Counts the syncs of packs from now on; `fails` says which steps fail.
+fn count_syncs(
+    faults: &FailurePlan,
+    fails: impl Fn(&str) -> Option<InjectedFailure> + Send + Sync + 'static,
+) -> Arc<AtomicUsize> {
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let counted = syncs.clone();
+    faults.plan(move |_, step| {
+        let is_of_pack = step == "sync" && thread::current().name() == Some("blobs");
+        counted.fetch_add(usize::from(is_of_pack), Ordering::Relaxed);
+        fails(step)
+    });
+    syncs
+}
+
+/// The pack is left when the rest of a write can't be removed from it, and nothing would sync it later.
+#[test]
+fn a_pack_that_is_left_after_a_failed_write_is_synced() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = FailurePlan::none();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
+        put(&opened, &blob(0, 700)).await; // creates a pack
+        put_unsynced(&opened, &blob(1, 700)).await;
+        let syncs = count_syncs(&faults, |step| {
+            matches!(step, "write" | "cut").then_some(InjectedFailure::FailsHalfway)
+        });
+        opened.blobs.put(&mut blob(2, 700)).await.unwrap_err();
+        assert!(["cut", "write"].iter().all(|step| faults.failed().contains(step)));
+        assert_eq!(syncs.load(Ordering::Relaxed), 1);
+        faults.clear();
+        opened.blobs.sync().await.unwrap();
+        put(&opened, &blob(2, 700)).await;
+        assert_sound(&opened).await;
+    });
+}
+
 /// A second sync may succeed without having written anything, so nothing that was not durable before is called durable.
 #[test]
 fn a_failed_sync_of_blobs_that_can_be_read_already_is_not_repeated() {
@@ -199,10 +244,7 @@ fn a_failed_sync_of_blobs_that_can_be_read_already_is_not_repeated() {
         let faults = FailurePlan::none();
         let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         put(&opened, &blob(0, 700)).await; // creates a pack
-        let (ended, put) = oneshot::channel();
-        let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
-        opened.blobs.put_unsynced(&mut blob(1, 700), Box::new(done)).await.unwrap();
-        let id = put.await.unwrap().unwrap().id;
+        let id = put_unsynced(&opened, &blob(1, 700)).await;
         assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(1, 700));
         faults.fail_at(1, InjectedFailure::Fails);
         for _ in 0..2 {
@@ -249,19 +291,11 @@ fn a_sync_comes_before_an_answer_about_a_blob_that_was_put_without_one() {
     for step in steps {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
-            let (faults, syncs) = (FailurePlan::none(), Arc::new(AtomicUsize::new(0)));
+            let faults = FailurePlan::none();
             let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
             put(&opened, &blob(0, 700)).await; // creates a pack
-            let counted = syncs.clone();
-            faults.plan(move |_, step| {
-                let is_of_pack = step == "sync" && thread::current().name() == Some("blobs");
-                counted.fetch_add(usize::from(is_of_pack), Ordering::Relaxed);
-                None
-            });
-            let (ended, unsynced) = oneshot::channel();
-            let done = move |put: Result<Put, Error>| ended.send(put).unwrap();
-            opened.blobs.put_unsynced(&mut blob(1, 700), Box::new(done)).await.unwrap();
-            unsynced.await.unwrap().unwrap();
+            let syncs = count_syncs(&faults, |_| None);
+            put_unsynced(&opened, &blob(1, 700)).await;
             assert_eq!(syncs.load(Ordering::Relaxed), 0);
             step(opened.clone()).await;
             assert_eq!(syncs.load(Ordering::Relaxed), 1);
