@@ -205,6 +205,14 @@ impl Queue {
         self.editor.operate(selection, &Action::Drop).await
     }
 
+    /// Drops these recipients; returns those that were in the queue until then.
+    ///
+    /// # Errors
+    /// As [`Queue::hold`].
+    pub async fn drop_ids(&self, ids: &[QueuedId]) -> Result<Vec<QueuedId>, Error> {
+        self.editor.operate_on_ids(ids, &Action::Drop).await
+    }
+
     /// Forgets what has ended and was remembered long enough, some of each account; returns whether there is more.
     ///
     /// # Errors

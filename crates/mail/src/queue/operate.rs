@@ -48,20 +48,23 @@ struct Operate<'a> {
 
 #[async_trait]
 impl Edit for Operate<'_> {
-    type Plan = u64;
+    type Plan = Vec<RecordId>;
 
-    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, u64), Error> {
-        let mut changes = Vec::new();
+    /// Those that change.
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<RecordId>), Error> {
+        let (mut changes, mut changed) = (Vec::new(), Vec::new());
         for record in reader.read(self.ids.to_vec()).await? {
-            let changed = match self.action {
+            let change = match self.action {
                 Action::Hold { why } => hold(&record, why)?,
                 Action::Release => release(&record, reader.now)?,
                 Action::Retry { is_named } => retry(&record, *is_named, reader.now),
                 Action::Drop => gone(&record, reader.now)?,
             };
-            changes.extend(changed);
+            if let Some(change) = change {
+                changes.push(change);
+                changed.push(record.id);
+            }
         }
-        let changed = changes.len() as u64;
         Ok((changes, changed))
     }
 }
@@ -145,20 +148,7 @@ impl Editor {
     /// Does something with a selection, some hundred at a time; returns how many it changed.
     pub(super) async fn operate(&self, selection: &Selection, action: &Action) -> Result<u64, Error> {
         match selection {
-            Selection::Ids(ids) => {
-                let mut accounts: BTreeMap<AccountId, Vec<RecordId>> = BTreeMap::new();
-                for id in ids {
-                    let known = accounts.entry(id.account).or_default();
-                    if !known.contains(&id.record) {
-                        known.push(id.record);
-                    }
-                }
-                let mut changed = 0;
-                for (account, ids) in accounts {
-                    changed += self.operate_on(account, &ids, action).await?;
-                }
-                Ok(changed)
-            }
+            Selection::Ids(ids) => Ok(self.operate_on_ids(ids, action).await?.len() as u64),
             Selection::Matching(filter) => {
                 let mut changed = 0;
                 for account in QueueAccount::all().map(QueueAccount::account) {
@@ -166,7 +156,7 @@ impl Editor {
                     loop {
                         let (ids, next) = self.matching(account, filter, after).await?;
                         let ids: Vec<RecordId> = ids.into_iter().map(|id| id.record).collect();
-                        changed += self.operate_on(account, &ids, action).await?;
+                        changed += self.operate_on(account, &ids, action).await?.len() as u64;
                         after = next;
                         if after.is_none() {
                             break;
@@ -178,10 +168,36 @@ impl Editor {
         }
     }
 
-    async fn operate_on(&self, account: AccountId, ids: &[RecordId], action: &Action) -> Result<u64, Error> {
-        let mut changed = 0;
+    /// Does something with recipients; returns those that it changed.
+    pub(super) async fn operate_on_ids(
+        &self,
+        ids: &[QueuedId],
+        action: &Action,
+    ) -> Result<Vec<QueuedId>, Error> {
+        let mut accounts: BTreeMap<AccountId, Vec<RecordId>> = BTreeMap::new();
+        for id in ids {
+            let known = accounts.entry(id.account).or_default();
+            if !known.contains(&id.record) {
+                known.push(id.record);
+            }
+        }
+        let mut changed = Vec::new();
+        for (account, ids) in accounts {
+            let records = self.operate_on(account, &ids, action).await?;
+            changed.extend(records.into_iter().map(|record| QueuedId { account, record }));
+        }
+        Ok(changed)
+    }
+
+    async fn operate_on(
+        &self,
+        account: AccountId,
+        ids: &[RecordId],
+        action: &Action,
+    ) -> Result<Vec<RecordId>, Error> {
+        let mut changed = Vec::new();
         for ids in ids.chunks(STEP) {
-            changed += self.edit(account, &Operate { ids, action }).await?.0;
+            changed.extend(self.edit(account, &Operate { ids, action }).await?.0);
         }
         Ok(changed)
     }

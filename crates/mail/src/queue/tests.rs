@@ -285,7 +285,8 @@ async fn qu5_operators_hold_release_retry_and_drop() {
     assert_eq!(store.due().await, [ids[0]], "its time has not come");
     assert_eq!(store.queue.retry(&all).await.unwrap(), 1);
     assert_eq!(store.due().await.len(), 2);
-    assert_eq!(store.queue.drop_all(&all).await.unwrap(), 2);
+    assert_eq!(store.queue.drop_ids(&ids[..1]).await.unwrap(), ids[..1]);
+    assert_eq!(store.queue.drop_ids(&ids).await.unwrap(), ids[1..], "the first one is gone");
     assert_eq!(store.queue.totals().await.unwrap(), Totals::default());
 }
 

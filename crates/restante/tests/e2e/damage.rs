@@ -146,8 +146,8 @@ fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
     for store in ["blobs", "records"] {
         let (_guard, folder) = folder();
         stopped_with_emails(&folder, 2);
-        let (place, aside) = (folder.join("data").join(store), folder.join("aside"));
-        fs::rename(&place, &aside).unwrap();
+        let (place, unmounted) = (folder.join("data").join(store), folder.join("unmounted"));
+        fs::rename(&place, &unmounted).unwrap();
         let mail = start(&folder);
         let health = blobs_health(&mail.server);
         assert!(health.starts_with("Not Ready "), "{store}: {health}");
@@ -156,7 +156,7 @@ fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
         assert_eq!(mail.server.stop().code(), Some(0));
 
         fs::remove_dir_all(&place).unwrap();
-        fs::rename(&aside, &place).unwrap();
+        fs::rename(&unmounted, &place).unwrap();
         let mail = start(&folder);
         assert_eq!(blobs_health(&mail.server), "Ready ");
         assert!(mail.deliver(&message("later", "the same words")).starts_with("250 "));

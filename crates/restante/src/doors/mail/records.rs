@@ -40,7 +40,9 @@ pub(crate) async fn open_with_blobs(
     let are_files = matches!(config.blobs_url(), restante_blobs::EngineUrl::Files(_));
     let unsynced_blobs = are_files.then(|| restante_blobs::unsynced(blobs.blobs.clone()));
     let opened = open_with(config, metrics, false, unsynced_blobs).await?;
-    put_blobs_again(&opened, blobs).await?;
+    if !are_files {
+        put_blobs_again(&opened, blobs).await?; // the server before may have had them in files
+    }
     Ok(opened)
 }
 

@@ -1,5 +1,7 @@
 //! The operations on the queue of outgoing mail, which a command does itself or has a running server do.
 
+use std::collections::BTreeSet;
+
 use restante_core::{Error, ErrorKind};
 use restante_directory::{Actor, Answer, Directory, EmailAddress};
 use restante_mail::{
@@ -254,16 +256,17 @@ impl Operator {
 
     /// Drops these, and ends what their submissions of JMAP show of them.
     async fn drop_found(&self, recipients: Vec<QueuedRecipient>) -> Result<u64, Error> {
-        let ids = recipients.iter().map(|recipient| recipient.id).collect();
-        let dropped = self.queue.drop_all(&Selection::Ids(ids)).await?;
-        for recipient in recipients {
+        let ids: Vec<QueuedId> = recipients.iter().map(|recipient| recipient.id).collect();
+        let dropped: BTreeSet<QueuedId> = self.queue.drop_ids(&ids).await?.into_iter().collect();
+        // The others were sent or have failed since they were read.
+        for recipient in recipients.iter().filter(|recipient| dropped.contains(&recipient.id)) {
             let source = &recipient.message.source;
             if let (SourceKind::Submission, Some(account)) = (source.kind, source.account) {
                 let (address, no) = (&recipient.recipient.address, RecipientState::No);
                 self.mail.report_submission(account, source.record, address, DROPPED_REPLY, no).await?;
             }
         }
-        Ok(dropped)
+        Ok(dropped.len() as u64)
     }
 
     async fn list(&self, filter: &Filter, after: Option<&str>, limit: usize) -> Result<QueueAnswer, Error> {
