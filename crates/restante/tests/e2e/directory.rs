@@ -110,7 +110,7 @@ fn new_records_are_reported() {
     let made = say(elsewhere.path(), &add);
     assert_eq!(made.code, 0, "{}", made.err);
     let folder = elsewhere.path().canonicalize().unwrap().join("data");
-    assert!(made.err.contains(&format!("new records are made in {}", folder.display())), "{}", made.err);
+    assert!(made.err.contains(&format!("new ones are made below {}", folder.display())), "{}", made.err);
     assert_eq!(say(elsewhere.path(), &["domain", "add", "more.org"]).err, "");
 }
 

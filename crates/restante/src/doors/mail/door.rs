@@ -39,7 +39,7 @@ use super::{
     erasing::Eraser,
     journal,
     logins::LoginGuard,
-    mismatch::{Deferring, Mismatch},
+    mismatch::Deferring,
     queue::ServerQueue,
     records,
     reporting::{self, ReportingParts},
@@ -243,13 +243,13 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
         Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,
         Err(error) => Err(error),
     };
-    let mismatch = match settled.map_err(Mismatch::of) {
+    let mismatch = match settled {
         Ok(()) => None,
-        Err(Ok(mismatch)) => {
-            error!(%mismatch, "records and blobs don't belong together");
-            Some(Arc::new(mismatch))
+        Err(error) if error.is_mismatch() => {
+            error!(%error, "records and blobs don't belong together");
+            Some(Arc::new(error))
         }
-        Err(Err(error)) => {
+        Err(error) => {
             warn!(%error, "blobs are not swept");
             None
         }

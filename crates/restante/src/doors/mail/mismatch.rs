@@ -1,6 +1,6 @@
-//! Records and blobs that don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
+//! A server whose records and blobs don't belong together ([`SweepError::is_mismatch`]).
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use restante_core::Error;
@@ -9,39 +9,17 @@ use restante_smtp::Recipients;
 
 use super::tidying::SweepError;
 
-/// What is wrong.
-#[derive(Debug)]
-pub(crate) struct Mismatch(SweepError);
-
-impl Mismatch {
-    /// The mismatch that an error is, if it is one.
-    pub(super) fn of(error: SweepError) -> Result<Self, SweepError> {
-        match error {
-            SweepError::NoBlobs | SweepError::WrongRecords | SweepError::OtherRecords { .. } => {
-                Ok(Self(error))
-            }
-            SweepError::RecordsInMemory | SweepError::Failed(_) => Err(error),
-        }
-    }
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The recipients of such a server. Mail is deferred that would be refused for good because the records are empty, or would be stored where
 /// blobs are missing.
 pub(super) struct Deferring {
     pub(super) directory: Directory,
-    pub(super) mismatch: Arc<Mismatch>,
+    pub(super) mismatch: Arc<SweepError>,
 }
 
 #[async_trait]
 impl Recipients for Deferring {
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
-        if matches!(self.mismatch.0, SweepError::NoBlobs) || self.has_no_domain().await? {
+        if matches!(*self.mismatch, SweepError::NoBlobs) || self.has_no_domain().await? {
             return Err(Error::unavailable(self.mismatch.to_string()));
         }
         self.directory.resolve(address).await

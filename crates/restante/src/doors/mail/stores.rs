@@ -14,7 +14,7 @@ use restante_operate::RoleCheck;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
-use super::{mismatch::Mismatch, usage};
+use super::{tidying::SweepError, usage};
 use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
@@ -36,7 +36,7 @@ pub(crate) struct Stores {
     /// Held while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
     /// Whether they don't belong together.
-    pub(crate) mismatch: Option<Arc<Mismatch>>,
+    pub(crate) mismatch: Option<Arc<SweepError>>,
 }
 
 /// What records and blobs hold. Cloning shares the values.

@@ -279,6 +279,16 @@ pub(crate) enum SweepError {
     Failed(#[from] restante_core::Error),
 }
 
+impl SweepError {
+    /// Whether records and blobs don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
+    pub(crate) fn is_mismatch(&self) -> bool {
+        match self {
+            Self::NoBlobs | Self::WrongRecords | Self::OtherRecords { .. } => true,
+            Self::RecordsInMemory | Self::Failed(_) => false,
+        }
+    }
+}
+
 /// Removes the blobs that were last put before a time and that no record refers to.
 pub(crate) async fn sweep(
     records: &Arc<dyn restante_records::Upkeep>,

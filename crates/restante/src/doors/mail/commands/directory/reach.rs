@@ -208,7 +208,7 @@ async fn open(config: &Config, makes_records: bool) -> anyhow::Result<restante_r
     if is_new && opened.is_ok() {
         // The settings of a server that runs in another folder name another place from here.
         let folder = std::path::absolute(&config.server.data_dir)?;
-        eprintln!("restante: there was no server's data: new records are made in {}", folder.display());
+        eprintln!("restante: there were no records: new ones are made below {}", folder.display());
     }
     opened.map_err(|error| match exit::kind(&error) {
         None => anyhow::anyhow!(
