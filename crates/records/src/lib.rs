@@ -177,7 +177,7 @@ pub trait Records: Send + Sync + 'static {
     }
 
     /// Whether [`Records::commit_after`] makes blobs durable that were put without a sync: the engine `lmdb` with a commit log and
-    /// [`Config::unsynced_blobs`] does, so that one sync is enough for both.
+    /// [`Config::unsynced_blobs`] does after [`Upkeep::put_blobs_again`], so that one sync is enough for both.
     fn makes_blobs_durable(&self) -> bool {
         false
     }

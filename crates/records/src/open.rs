@@ -86,8 +86,8 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// Settings of the `cassandra` engine.
     pub cassandra: CassandraConfig,
-    /// The blobs that the records refer to, where the engine `lmdb` shall make them durable with its commits
-    /// ([`Records::makes_blobs_durable`]). Those that a crash may have taken away are put again on opening.
+    /// The blobs that the records refer to, where the engine `lmdb` shall make them durable with its commits. It does from
+    /// [`Upkeep::put_blobs_again`] on ([`Records::makes_blobs_durable`]).
     pub unsynced_blobs: Option<Arc<dyn UnsyncedBlobs>>,
     /// Open only what is there: nothing is made.
     pub must_exist: bool,

@@ -88,8 +88,10 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn backup(&self, folder: &Path) -> Result<(), Error>;
 
     /// Puts blobs again of which only these records may have the bytes, because the process ended before they were durable, and returns how
-    /// many. To open them with [`Config::unsynced_blobs`](crate::Config::unsynced_blobs) does the same. What can't be put, on a full disk
-    /// for example, stays in the records.
+    /// many. What can't be put, on a full disk for example, stays in the records.
+    ///
+    /// `blobs` must be those of these records: other blobs in their place, such as an empty folder where a disk is not mounted, would get the
+    /// only copy. From this call on commits may make blobs durable ([`Records::makes_blobs_durable`](crate::Records::makes_blobs_durable)).
     ///
     /// # Errors
     /// `Unavailable`; `Corrupt`.

@@ -104,8 +104,10 @@ impl Server {
         blobs.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(8_000) };
         blobs.clock = clock.clone();
         let blobs = restante_blobs::open(blobs).await.unwrap();
-        records.unsynced_blobs = Some(restante_blobs::unsynced(blobs.blobs.clone()));
+        let unsynced = restante_blobs::unsynced(blobs.blobs.clone());
+        records.unsynced_blobs = Some(unsynced.clone());
         let records = restante_records::open(records).await.unwrap();
+        records.upkeep.put_blobs_again(unsynced).await.unwrap();
         let (config, metrics) = (MailConfig::default(), MailMetrics::default());
         let mail = Mail::new(records.records.clone(), blobs.blobs.clone(), clock.clone(), config, metrics);
         let smtp = SmtpConfig { hostname: "mail.example.org".to_owned(), ..SmtpConfig::default() };

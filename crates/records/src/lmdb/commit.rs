@@ -56,7 +56,7 @@ pub(super) async fn commit_after(
     account: AccountId,
     commit: Commit,
 ) -> Result<Committed, Error> {
-    if !engine.makes_blobs_durable {
+    if !engine.makes_blobs_durable() {
         check_synced(gates)?;
     }
     let bodies_bytes: usize = commit.changes.iter().filter_map(body_of).map(|body| body.bytes.len()).sum();

@@ -32,7 +32,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -113,8 +113,10 @@ pub(super) struct Engine {
     ledger: Arc<Ledger>,
     announcer: Announcer,
     identity: Identity,
-    /// Whether commits make blobs durable that were put without a sync.
-    makes_blobs_durable: bool,
+    /// Whether commits may make blobs durable that were put without a sync.
+    can_make_blobs_durable: bool,
+    /// Whether they do: the blobs are those of these records.
+    makes_blobs_durable: AtomicBool,
 }
 
 /// What the thread that writes needs to know besides the tables.
@@ -157,9 +159,6 @@ impl Engine {
         let store = Store::open(folder, &schema::TABLES, options)?;
         let is_target = purpose == Purpose::Move && !config.must_exist;
         check_format(&store, config.identity, is_target)?;
-        if let Some(blobs) = blobs {
-            unsynced::put_again(&store, &**blobs)?;
-        }
         let restores = origin.settle(&store)?;
         let identity = identify(&store, config.identity)?;
         reindex::adapt(&store, &config.schema)?;
@@ -174,10 +173,17 @@ impl Engine {
             last_position: AtomicU64::new(last_position.0),
             restores,
         };
-        let makes_blobs_durable =
+        let can_make_blobs_durable =
             blobs.is_some() && config.lmdb.log_bytes > 0 && config.lmdb.has_blobs_in_log;
+        let makes_blobs_durable = AtomicBool::new(false);
         let (ledger, announcer) = (Arc::new(ledger), Announcer::new());
-        Ok(Self { store, bodies, ledger, announcer, identity, makes_blobs_durable })
+        Ok(Self { store, bodies, ledger, announcer, identity, can_make_blobs_durable, makes_blobs_durable })
+    }
+}
+
+impl Engine {
+    fn makes_blobs_durable(&self) -> bool {
+        self.makes_blobs_durable.load(Ordering::Relaxed)
     }
 }
 
@@ -272,7 +278,7 @@ impl Records for Faces {
     }
 
     fn makes_blobs_durable(&self) -> bool {
-        self.0.makes_blobs_durable
+        self.0.makes_blobs_durable()
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
@@ -411,7 +417,9 @@ impl Upkeep for Faces {
 
     async fn put_blobs_again(&self, blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
         let engine = self.0.clone();
-        blocking(move || unsynced::put_again(&engine.store, &*blobs)).await
+        let count = blocking(move || unsynced::put_again(&engine.store, &*blobs)).await?;
+        self.0.makes_blobs_durable.store(self.0.can_make_blobs_durable, Ordering::Relaxed);
+        Ok(count)
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {

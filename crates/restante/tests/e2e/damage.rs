@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    mail::{make_account, message, start},
+    mail::{Mail, make_account, message, start},
     support::{Said, Server, deliver_by_lmtp, folder, free_address, restante, said, say},
 };
 
@@ -20,14 +20,19 @@ const USER: &str = "alice@example.org";
 
 /// A stopped server with some emails.
 fn stopped_with_emails(folder: &Path, emails: usize) {
+    let mail = with_emails(folder, emails);
+    assert_eq!(mail.subjects(json!({"text": "words"})).len(), emails);
+    assert_eq!(mail.server.stop().code(), Some(0));
+}
+
+fn with_emails(folder: &Path, emails: usize) -> Mail {
     make_account(folder);
     let mail = start(folder);
     for number in 0..emails {
         let reply = mail.deliver(&message(&format!("number{number}"), "the same words"));
         assert!(reply.starts_with("250 "), "{reply}");
     }
-    assert_eq!(mail.subjects(json!({"text": "words"})).len(), emails);
-    assert_eq!(mail.server.stop().code(), Some(0));
+    mail
 }
 
 /// Changes a byte of a file.
@@ -139,13 +144,17 @@ fn blobs_health(server: &Server) -> String {
     format!("{} {}", blobs["Blobs"].as_str().unwrap(), blobs["desc"].as_str().unwrap_or_default())
 }
 
-/// Mail was refused for good, or its blobs went into the folder below the place of the missing disk.
+/// Mail was refused for good, or its blobs went into the folder below the place of the missing disk. After a kill the last blobs may only be in
+/// the records, and went there too; emails that were not indexed yet were never found.
 #[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
 #[test]
 fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
-    for store in ["blobs", "records"] {
+    for (store, is_killed) in [("blobs", false), ("blobs", true), ("records", false)] {
         let (_guard, folder) = folder();
-        stopped_with_emails(&folder, 2);
+        match is_killed {
+            true => with_emails(&folder, 2).server.kill(),
+            false => stopped_with_emails(&folder, 2),
+        }
         let (place, unmounted) = (folder.join("data").join(store), folder.join("unmounted"));
         fs::rename(&place, &unmounted).unwrap();
         let mail = start(&folder);
@@ -154,14 +163,26 @@ fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
         let reply = mail.recipient(USER);
         assert!(reply.starts_with("451 4.3.0 "), "{store}: {reply}");
         assert_eq!(mail.server.stop().code(), Some(0));
+        fs::write(folder.join("one.mbox"), format!("From bob\n{}", message("one", "words"))).unwrap();
+        let imported = say(&folder, &["mail", "import", "--account", USER, "mbox:one.mbox"]);
+        assert_ne!(imported.code, 0, "{store}: {}", imported.out);
+        if store == "blobs" {
+            assert!(imported.err.contains("is their disk not mounted?"), "{}", imported.err);
+            assert_eq!(
+                files(&place.join("packs"), "pack").len(),
+                0,
+                "nothing is stored in place of the right blobs"
+            );
+        }
 
         fs::remove_dir_all(&place).unwrap();
         fs::rename(&unmounted, &place).unwrap();
         let mail = start(&folder);
         assert_eq!(blobs_health(&mail.server), "Ready ");
         assert!(mail.deliver(&message("later", "the same words")).starts_with("250 "));
-        assert_eq!(mail.subjects(json!({"text": "words"})).len(), 3);
+        assert_eq!(mail.subjects(json!({"text": "words"})).len(), 3, "{store}, {is_killed}");
         assert_eq!(mail.server.stop().code(), Some(0));
+        said(&folder, &["check"]);
     }
 }
 

@@ -29,7 +29,7 @@ use restante_smtp::{
     SmtpMetrics, WithPostmasters,
 };
 use tokio::{sync::Notify, task::JoinHandle};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::{
     MailSpec, blobs,
@@ -39,14 +39,14 @@ use super::{
     erasing::Eraser,
     journal,
     logins::LoginGuard,
-    mismatch::Deferring,
+    mismatch::{self, Deferring, MissingBlobs},
     queue::ServerQueue,
     records,
     reporting::{self, ReportingParts},
     search::{self, Indexer},
     sending::{Sending, SendingMetricsOfAll, SendingParts},
     stores::{self, Asked, Stores, StoresMetrics},
-    tidying::{self, TidyMetrics, Tidying},
+    tidying::{TidyMetrics, Tidying},
     usage::{self, UsageMetrics},
 };
 use crate::{
@@ -236,24 +236,16 @@ struct RoleMetrics {
 /// Opens the records and the blobs.
 async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
     let config = &shared.effective.config;
-    let blobs = blobs::open(config, metrics.blobs.clone()).await?;
+    let mut blobs = blobs::open(config, metrics.blobs.clone()).await?;
     let records = records::open_with_blobs(config, metrics.records.clone(), &blobs).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
-    let settled = match tidying::check_records_last(config) {
-        Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,
-        Err(error) => Err(error),
-    };
-    let mismatch = match settled {
-        Ok(()) => None,
-        Err(error) if error.is_mismatch() => {
-            error!(%error, "records and blobs don't belong together");
-            Some(Arc::new(error))
-        }
-        Err(error) => {
-            warn!(%error, "blobs are not swept");
-            None
-        }
-    };
+    let mismatch = mismatch::find(config, &records, &blobs).await?;
+    if let Some(mismatch) = &mismatch {
+        error!(error = %mismatch.error, "records and blobs don't belong together");
+    }
+    if let Some(mismatch) = mismatch.clone().filter(|mismatch| mismatch.blobs_are_missing) {
+        blobs.blobs = Arc::new(MissingBlobs(mismatch));
+    }
     Ok(Stores { records, blobs, removing: shared.removing.clone(), mismatch })
 }
 

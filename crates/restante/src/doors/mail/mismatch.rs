@@ -1,26 +1,92 @@
-//! A server whose records and blobs don't belong together ([`SweepError::is_mismatch`]).
+//! A server whose records and blobs don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::Error;
+use restante_blobs::{Blobs, Put, Source};
+use restante_core::{BlobId, Error};
 use restante_directory::{Actor, Answer, Directory, EmailAddress, Operation, Resolution};
 use restante_smtp::Recipients;
+use tracing::warn;
 
-use super::tidying::SweepError;
+use super::{
+    records,
+    tidying::{self, SweepError},
+};
+use crate::config::Config;
+
+/// What is wrong with the stores of such a server.
+#[derive(Clone)]
+pub(crate) struct Mismatch {
+    /// What operators read.
+    pub(crate) error: Arc<SweepError>,
+    /// Whether the blobs that the records refer to are missing.
+    pub(crate) blobs_are_missing: bool,
+}
+
+/// Makes sure that blobs are those of the records, and puts blobs again in them that a crash may have taken away.
+pub(crate) async fn find(
+    config: &Config,
+    records: &restante_records::Opened,
+    blobs: &restante_blobs::Opened,
+) -> anyhow::Result<Option<Mismatch>> {
+    let settled = match tidying::check_records_last(config) {
+        Ok(()) => tidying::settle_owner(&*records.upkeep, blobs).await,
+        Err(error) => Err(error),
+    };
+    match settled {
+        Ok(()) => records::put_blobs_again(records, blobs).await?,
+        Err(error) if error.is_mismatch() => {
+            let refer_to_some = tidying::refer_to_some(&*records.upkeep, &*blobs.blobs).await?;
+            let blobs_are_missing = refer_to_some == Some(false);
+            return Ok(Some(Mismatch { error: Arc::new(error), blobs_are_missing }));
+        }
+        Err(error) => warn!(%error, "blobs are not swept"),
+    }
+    Ok(None)
+}
+
+impl Mismatch {
+    pub(crate) fn as_error(&self) -> Error {
+        Error::unavailable(self.error.to_string())
+    }
+}
+
+/// The blobs of a server where they are missing. Nothing is stored among the wrong ones, and what needs a blob waits for the right ones:
+/// an email that was read as one without a blob would never be indexed, and one in the queue never be sent.
+pub(super) struct MissingBlobs(pub(super) Mismatch);
+
+#[async_trait]
+impl Blobs for MissingBlobs {
+    async fn put(&self, _source: &mut dyn Source) -> Result<Put, Error> {
+        Err(self.0.as_error())
+    }
+
+    async fn read(&self, _id: BlobId, _range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+        Err(self.0.as_error())
+    }
+
+    async fn size(&self, _id: BlobId) -> Result<Option<u64>, Error> {
+        Err(self.0.as_error())
+    }
+
+    async fn touch(&self, _ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        Err(self.0.as_error())
+    }
+}
 
 /// The recipients of such a server. Mail is deferred that would be refused for good because the records are empty, or would be stored where
 /// blobs are missing.
 pub(super) struct Deferring {
     pub(super) directory: Directory,
-    pub(super) mismatch: Arc<SweepError>,
+    pub(super) mismatch: Mismatch,
 }
 
 #[async_trait]
 impl Recipients for Deferring {
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
-        if matches!(*self.mismatch, SweepError::NoBlobs) || self.has_no_domain().await? {
-            return Err(Error::unavailable(self.mismatch.to_string()));
+        if self.mismatch.blobs_are_missing || self.has_no_domain().await? {
+            return Err(self.mismatch.as_error());
         }
         self.directory.resolve(address).await
     }

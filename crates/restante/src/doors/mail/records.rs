@@ -30,7 +30,7 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
     open_with(config, metrics, false, None).await
 }
 
-/// The same for a server, with the blobs that they refer to.
+/// The same for a server, with the blobs that they should refer to: [`put_blobs_again`] follows when they do.
 pub(crate) async fn open_with_blobs(
     config: &Config,
     metrics: Metrics,
@@ -39,18 +39,17 @@ pub(crate) async fn open_with_blobs(
     // Others have no sync that could be saved, or others read them.
     let are_files = matches!(config.blobs_url(), restante_blobs::EngineUrl::Files(_));
     let unsynced_blobs = are_files.then(|| restante_blobs::unsynced(blobs.blobs.clone()));
-    let opened = open_with(config, metrics, false, unsynced_blobs).await?;
-    if !are_files {
-        put_blobs_again(&opened, blobs).await?; // the server before may have had them in files
-    }
-    Ok(opened)
+    open_with(config, metrics, false, unsynced_blobs).await
 }
 
 /// Puts blobs again of which only the records may have the bytes since a server has crashed. Who opens both stores does this before
-/// anything is read.
+/// anything is read. Blobs of other records get none: a folder below the place of a disk that is not mounted would have the only copy.
 pub(crate) async fn put_blobs_again(records: &Opened, blobs: &restante_blobs::Opened) -> anyhow::Result<()> {
-    let put = records.upkeep.put_blobs_again(restante_blobs::unsynced(blobs.blobs.clone())).await;
-    put.context("can't put blobs again that only the records have")?;
+    const FAILED: &str = "can't put blobs again that only the records have";
+    if blobs.upkeep.owner().await.context(FAILED)? == Some(records.upkeep.identity()) {
+        let unsynced = restante_blobs::unsynced(blobs.blobs.clone());
+        records.upkeep.put_blobs_again(unsynced).await.context(FAILED)?;
+    }
     Ok(())
 }
 

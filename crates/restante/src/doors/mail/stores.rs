@@ -14,7 +14,7 @@ use restante_operate::RoleCheck;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
-use super::{tidying::SweepError, usage};
+use super::{mismatch::Mismatch, usage};
 use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
@@ -36,7 +36,7 @@ pub(crate) struct Stores {
     /// Held while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
     /// Whether they don't belong together.
-    pub(crate) mismatch: Option<Arc<SweepError>>,
+    pub(crate) mismatch: Option<Mismatch>,
 }
 
 /// What records and blobs hold. Cloning shares the values.
@@ -212,7 +212,7 @@ impl Stores {
         let mismatch = self.mismatch.clone();
         let blobs = move || {
             let problem = blobs.health().err().map(|error| error.to_string());
-            let problem = problem.or_else(|| mismatch.as_ref().map(|mismatch| mismatch.to_string()));
+            let problem = problem.or_else(|| mismatch.as_ref().map(|mismatch| mismatch.error.to_string()));
             problem.or_else(|| full_disk(blobs_folder.as_deref()?))
         };
         vec![

@@ -322,27 +322,28 @@ pub(crate) async fn settle_owner(
         None => {}
     }
     let are_new = blobs.upkeep.list(None, 1).await?.is_empty();
-    if are_new && !records.referenced(None).await?.blobs.is_empty() {
-        return Err(SweepError::NoBlobs);
-    }
-    if !are_new && !refer_to_some(records, &*blobs.blobs).await? {
-        return Err(SweepError::WrongRecords);
+    match refer_to_some(records, &*blobs.blobs).await? {
+        Some(true) => {}
+        None if are_new => {}
+        Some(false) if are_new => return Err(SweepError::NoBlobs),
+        None | Some(false) => return Err(SweepError::WrongRecords),
     }
     Ok(blobs.upkeep.set_owner(identity).await?)
 }
 
-/// Whether a blob is there that records refer to. Their first page of references is looked at: of the right records nearly all
-/// of these are there, and of others, which only happen to have been written to, none.
-async fn refer_to_some(
+/// Whether a blob is there that records refer to; `None` when they refer to none. Their first page of references is looked at: of the right
+/// records nearly all of these are there, and of others, which only happen to have been written to, none.
+pub(super) async fn refer_to_some(
     records: &dyn restante_records::Upkeep,
     blobs: &dyn restante_blobs::Blobs,
-) -> Result<bool, SweepError> {
-    for blob in records.referenced(None).await?.blobs {
-        if blobs.size(blob).await?.is_some() {
-            return Ok(true);
+) -> Result<Option<bool>, SweepError> {
+    let referenced = records.referenced(None).await?.blobs;
+    for blob in &referenced {
+        if blobs.size(*blob).await?.is_some() {
+            return Ok(Some(true));
         }
     }
-    Ok(false)
+    Ok((!referenced.is_empty()).then_some(false))
 }
 
 /// What records refer to.

@@ -38,10 +38,10 @@ pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     tidying::check_records_last(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;
-    records::put_blobs_again(&records, &blobs).await?;
     if flags.adopt {
         blobs.upkeep.set_owner(records.upkeep.identity()).await?;
     }
+    records::put_blobs_again(&records, &blobs).await?;
     let grace = flags.grace.unwrap_or(config.blobs.sweep_grace_seconds.get());
     let swept = tidying::sweep(&records.upkeep, &blobs, before(clock::system().now(), grace)).await?;
     blobs.upkeep.close().await?;

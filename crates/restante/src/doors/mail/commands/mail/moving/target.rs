@@ -17,7 +17,7 @@ use crate::{
     doors::mail::{
         blobs,
         commands::directory::reach::{DirectoryFlags, Reached, RunningServer},
-        records, tidying,
+        mismatch::{self, Mismatch},
     },
 };
 
@@ -53,7 +53,6 @@ impl Target {
                         return Err(error);
                     }
                 };
-                records::put_blobs_again(&opened, &blobs).await?;
                 let mover = open_mover(&opened, &blobs, &config).await?;
                 ReachedMover::Here { mover: Box::new(mover), records: opened, blobs }
             }
@@ -169,8 +168,10 @@ async fn open_mover(
     blobs: &restante_blobs::Opened,
     config: &Config,
 ) -> anyhow::Result<Mover> {
-    if let Err(error) = tidying::settle_owner(&*records.upkeep, blobs).await {
-        tracing::warn!(%error, "blobs are not swept");
+    match mismatch::find(config, records, blobs).await? {
+        Some(mismatch) if mismatch.blobs_are_missing => return Err(mismatch.as_error().into()),
+        Some(Mismatch { error, .. }) => tracing::warn!(%error, "records and blobs don't belong together"),
+        None => {}
     }
     let (settings, metrics) = (config.directory.clone(), DirectoryMetrics::default());
     let (directory, _) = Directory::open(records, settings, clock::system(), metrics).await?;
