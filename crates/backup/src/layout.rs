@@ -155,9 +155,17 @@ pub struct Store {
     locations: Vec<(Part, Location)>,
     /// What copies it; `None` for one of which nothing is at its place.
     source: Option<Box<dyn Source>>,
+    /// Why it can't be copied.
+    problem: Option<Error>,
 }
 
 impl Store {
+    /// The same store, of which a backup fails with this error, if it is one.
+    #[must_use]
+    pub fn failing(self, problem: Option<Error>) -> Self {
+        Self { problem, ..self }
+    }
+
     pub(super) fn new(
         role: Role,
         (engine, url): (&'static str, String),
@@ -165,7 +173,7 @@ impl Store {
         source: Option<Box<dyn Source>>,
     ) -> Self {
         let locations = locations.into_iter().map(|(part, location)| (part, location.absolute())).collect();
-        Self { role, engine, url, locations, source }
+        Self { role, engine, url, locations, source, problem: None }
     }
 
     /// What it has, and how long a copy of it in that mount is.
@@ -178,6 +186,9 @@ impl Store {
 
     /// Copies it into an empty folder.
     pub(super) async fn copy(&self, folder: &Path) -> Result<Copied, Error> {
+        if let Some(problem) = &self.problem {
+            return Err(self.failed(problem.duplicate()));
+        }
         match &self.source {
             Some(source) => source.copy(folder).await.map_err(|error| self.failed(error)),
             None => {

@@ -154,10 +154,11 @@ impl Environment {
             if table.as_ref().is_none_or(|table| table.number != number) {
                 table = self.filling(number, &transaction)?;
             }
-            if let Some(table) = &mut table
-                && !(redo == RedoRows::Drop && table.has_redo_rows && row.value.is_some())
-            {
-                table.put(&mut transaction, row.key, row.value)?;
+            if let Some(table) = &mut table {
+                let is_dropped = redo == RedoRows::Drop && table.has_redo_rows;
+                // Deleted, as LMDB may have the row from before it was deleted and put again.
+                let value = row.value.filter(|_| !is_dropped);
+                table.put(&mut transaction, row.key, value)?;
             }
         }
         self.store.put(&mut transaction, APPLIED, &progress.applied.to_be_bytes())?;

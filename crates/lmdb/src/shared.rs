@@ -53,6 +53,20 @@ struct Applying {
     is_stopping: bool,
 }
 
+/// Refuses writes when the thread that applies rows panics: the writer would wait for it for ever.
+struct RefusesAfterPanic<'s>(&'s Shared);
+
+impl Drop for RefusesAfterPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (kind, why) = (ErrorKind::Unavailable, "the thread that writes into LMDB has ended");
+            self.0.refuse(kind, why.to_owned());
+            self.0.applying.lock().error = Some((kind, why.to_owned()));
+            self.0.changed.notify_all();
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn new(
         environment: Environment,
@@ -220,6 +234,7 @@ impl Shared {
 
     /// Writes frozen layers into LMDB until it is stopped.
     pub(crate) fn apply_frozen(&self) {
+        let _panics = RefusesAfterPanic(self);
         let mut retired: Vec<Arc<Layer>> = Vec::new();
         let mut applying = self.applying.lock();
         while !applying.is_stopping {

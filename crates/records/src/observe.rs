@@ -288,6 +288,10 @@ impl Upkeep for Observed {
         self.inner.upkeep.restores()
     }
 
+    async fn has_blobs_to_put(&self) -> Result<bool, Error> {
+        self.inner.upkeep.has_blobs_to_put().await
+    }
+
     async fn put_blobs_again(&self, blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
         self.inner.upkeep.put_blobs_again(blobs).await
     }

@@ -33,7 +33,7 @@ pub struct Moving {
 /// the feed stay the same, and what an account has not yet jumped for a restore is still to come. The checkpoints of followers are moved by [`crate::Feed`].
 ///
 /// A store that is written in this way is an *incomplete copy* from [`Transfer::begin`] to [`Transfer::finish`]:
-/// [`crate::open`] refuses it with `Conflict`. Every method may return `Unavailable`, and those that read `Corrupt`.
+/// [`crate::open`] refuses it with `Invalid`. Every method may return `Unavailable`, and those that read `Corrupt`.
 #[async_trait]
 pub trait Transfer: Send + Sync + 'static {
     /// What is true of the whole store.

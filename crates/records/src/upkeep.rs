@@ -87,8 +87,16 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Invalid` when the engine keeps nothing on disk; `Conflict` when the folder is not empty; those of the disk.
     async fn backup(&self, folder: &Path) -> Result<(), Error>;
 
+    /// Whether there is something for [`Upkeep::put_blobs_again`].
+    ///
+    /// # Errors
+    /// `Unavailable`; `Corrupt`.
+    async fn has_blobs_to_put(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Puts blobs again of which only these records may have the bytes, because the process ended before they were durable, and returns how
-    /// many. What can't be put, on a full disk for example, stays in the records.
+    /// many. What can't be put, on a full disk for example, stays in the records, and does not hold up the others.
     ///
     /// `blobs` must be those of these records: other blobs in their place, such as an empty folder where a disk is not mounted, would get the
     /// only copy. From this call on commits may make blobs durable ([`Records::makes_blobs_durable`](crate::Records::makes_blobs_durable)).

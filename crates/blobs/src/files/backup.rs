@@ -40,14 +40,12 @@ pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
     for name in [PACKS, FILES] {
         target.create_folder(name)?;
     }
-    let known: BTreeMap<u64, u64> = {
-        let ledger = shared.ledger.lock();
-        ledger.packs.iter().map(|(number, pack)| (*number, pack.len)).collect()
-    };
+    // Their lengths in the ledger may have blobs whose rows are not written yet.
+    let known = shared.index()?.packs()?;
     target.write_owner(shared)?;
     let index = Index::open_copy(folder)?;
     let mut copied = Copied { packs: BTreeMap::new(), files: Files::default(), folders: BTreeSet::new() };
-    for (number, len) in known {
+    for (number, Pack { len, .. }) in known {
         copied.packs.insert(number, Pack { len, ..Pack::default() });
     }
     copy_blobs(shared, &index, &target, &mut copied)?;

@@ -56,31 +56,37 @@ pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error>
 
 /// Opens the store in an existing folder.
 fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
-    check_settings(config)?;
-    let what = format!("the blob store {}", disk.path("").display());
-    let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
-    make_folders(&*disk)?;
-    let (shared, appender, changed) = match read_store(&disk, config) {
-        Err(error) if is_damaged_index(&error) => {
-            rename_damaged_index(&*disk, &error)?;
-            read_store(&disk, config)?
-        }
-        read => read?,
-    };
-    *shared.lock.lock() = Some(lock);
-    let (queue, jobs) = Queue::new(&config.metrics);
-    let writer = Writer {
-        shared: shared.clone(),
-        appender,
-        rewrites: Rewrites::default(),
-        changed,
-        has_unsynced: false,
-        latest: Timestamp::default(),
-    };
-    let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
-    started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
-    let files = Arc::new(FilesEngine { shared, queue });
+    let files = Arc::new(FilesEngine::open(disk, config)?);
     Ok(Opened { blobs: files.clone(), upkeep: files })
+}
+
+impl FilesEngine {
+    fn open(disk: Arc<dyn Disk>, config: &Config) -> Result<Self, Error> {
+        check_settings(config)?;
+        let what = format!("the blob store {}", disk.path("").display());
+        let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
+        make_folders(&*disk)?;
+        let (shared, appender, changed) = match read_store(&disk, config) {
+            Err(error) if is_damaged_index(&error) => {
+                rename_damaged_index(&*disk, &error)?;
+                read_store(&disk, config)?
+            }
+            read => read?,
+        };
+        *shared.lock.lock() = Some(lock);
+        let (queue, jobs) = Queue::new(&config.metrics);
+        let writer = Writer {
+            shared: shared.clone(),
+            appender,
+            rewrites: Rewrites::default(),
+            changed,
+            has_unsynced: false,
+            latest: Timestamp::default(),
+        };
+        let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
+        started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
+        Ok(Self { shared, queue })
+    }
 }
 
 /// Opens the index and updates it from packs and files. Returns the packs whose rows are still to be written.

@@ -123,8 +123,10 @@ impl Recovery<'_> {
     fn read_packs(&mut self, known: &BTreeMap<u64, Pack>) -> Result<Option<(u64, u64)>, Error> {
         self.shared.ledger.lock().packs = known.clone();
         let mut last = None;
-        for number in self.pack_files()? {
-            last = self.read_pack(number, known.get(&number))?.map(|len| (number, len));
+        let numbers = self.pack_files()?;
+        for number in &numbers {
+            let is_newest = Some(number) == numbers.last();
+            last = self.read_pack(*number, known.get(number), is_newest)?.map(|len| (*number, len));
         }
         let newest = self.shared.ledger.lock().packs.keys().max().copied();
         let has_room = |(_, len): &(u64, u64)| *len < self.shared.settings.pack_bytes.get();
@@ -139,7 +141,12 @@ impl Recovery<'_> {
     }
 
     /// Reads the records of a pack that the index lacks. Returns its length if it can be appended to.
-    fn read_pack(&mut self, number: u64, known: Option<&Pack>) -> Result<Option<u64>, Error> {
+    fn read_pack(
+        &mut self,
+        number: u64,
+        known: Option<&Pack>,
+        is_newest: bool,
+    ) -> Result<Option<u64>, Error> {
         let name = pack_name(number);
         let (file, len, header) =
             open_pack(self.shared, &name).map_err(|error| Error::io("read", &name, error))?;
@@ -150,7 +157,8 @@ impl Recovery<'_> {
         let from = known.map_or(PACK_HEADER_BYTES, |pack| pack.len);
         let mut is_sound = version.is_some() && len >= from;
         let unsynced = known.map_or(0, |pack| pack.len)..len;
-        self.make_durable(&name, &file, unsynced).map_err(|error| Error::io("sync", &name, error))?;
+        self.make_durable(&name, &file, unsynced, is_newest)
+            .map_err(|error| Error::io("sync", &name, error))?;
         let (mut records, mut unwritten) = (0_u64, None);
         let mut scan = Scan::new(file, from, len);
         while let Some(found) = scan.next().map_err(|error| Error::io("read", &name, error))? {
@@ -193,15 +201,15 @@ impl Recovery<'_> {
 
     /// Makes durable what is about to be indexed. Beyond the indexed length there may be bytes that were never synced: after a
     /// failed sync, or a kill before it, they are read from the page cache, where they may count as clean. So they are
-    /// written again. For a rebuilt index no such length is known: packs that were copied or restored by others are only
-    /// synced.
-    fn make_durable(&self, name: &str, file: &File, unsynced: Range<u64>) -> io::Result<()> {
+    /// written again. For a rebuilt index no such length is known: the newest pack, the only one that had no sync after its last byte, is
+    /// written again, and others, which somebody may have copied or restored, are only synced.
+    fn make_durable(&self, name: &str, file: &File, unsynced: Range<u64>, is_newest: bool) -> io::Result<()> {
         let is_made_anew = self.now.is_some();
         if unsynced.is_empty() && !is_made_anew {
             return Ok(());
         }
         let written = self.shared.disk.open(name)?;
-        let mut offset = if is_made_anew { unsynced.end } else { unsynced.start };
+        let mut offset = if is_made_anew && !is_newest { unsynced.end } else { unsynced.start };
         let mut part = vec![0; PART_BYTES as usize];
         while offset < unsynced.end {
             part.truncate(usize::try_from(unsynced.end - offset).unwrap_or(usize::MAX));

@@ -14,6 +14,7 @@ use crate::{
     env::Environment,
     store::{Batch, lock},
 };
+use restante_core::ErrorKind;
 use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 
 const REDO: Table = Table::redo(2, "redo");
@@ -153,4 +154,39 @@ fn without_anything_to_sync_redo_rows_are_rows_like_others() {
     put_both(&store, 1);
     drop(store);
     assert_eq!(redo_rows(&open().unwrap()), [1]);
+}
+
+/// The row in LMDB stayed for ever: of a row that was deleted and put again only the put was seen.
+#[test]
+fn a_redo_row_that_is_put_again_leaves_none_in_lmdb() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = Other::default();
+    let store = other.open(folder.path());
+    put_both(&store, 1);
+    drop(store);
+    let store = other.open(folder.path());
+    wait(store.settle()).unwrap();
+    assert_eq!(redo_rows(&store), [1]);
+    let deleted = |batch: &mut Batch<'_>| {
+        batch.delete(REDO, &[1]);
+        Ok(())
+    };
+    store.write_blocking(deleted).unwrap();
+    put_both(&store, 1);
+    wait(store.settle()).unwrap();
+    assert_eq!((redo_rows(&store), other.syncs()), (vec![], 1));
+}
+
+/// Commits waited for it for ever.
+#[test]
+fn a_panic_of_what_is_synced_refuses_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let sync = SyncOthers(Arc::new(|| panic!("on purpose")));
+    let options = Options { log_bytes: 1 << 20, sync_others: Some(sync), ..Options::default() };
+    let store = Store::open(folder.path(), &[FIRST, REDO], options).unwrap();
+    put_both(&store, 1);
+    let kind = |done: Result<(), Error>| done.unwrap_err().kind();
+    assert_eq!(kind(wait(store.settle())), ErrorKind::Unavailable);
+    assert_eq!(kind(put(&store, FIRST, &[2], b"row")), ErrorKind::Unavailable);
+    assert_eq!(get(&store, FIRST, &[1]).as_deref(), Some(&b"row"[..]));
 }

@@ -415,6 +415,10 @@ impl Upkeep for Faces {
         self.0.ledger.restores
     }
 
+    async fn has_blobs_to_put(&self) -> Result<bool, Error> {
+        unsynced::has_some(&self.0.store)
+    }
+
     async fn put_blobs_again(&self, blobs: Arc<dyn UnsyncedBlobs>) -> Result<u64, Error> {
         let engine = self.0.clone();
         let count = blocking(move || unsynced::put_again(&engine.store, &*blobs)).await?;

@@ -13,38 +13,59 @@ use crate::Error;
 /// Blobs that are put again together.
 const BLOBS_AT_ONCE: usize = 256;
 
-/// Puts blobs again that a crash may have taken away, and deletes the rows with their bytes. Where there is no space for them the rows stay,
-/// for the next opening. Returns how many were put.
+/// Puts blobs again that a crash may have taken away, and deletes the rows with their bytes. What can't be put, because there is no space for
+/// example, does not keep the others from being put, and its row stays for the next time. Returns how many were put.
 pub(super) fn put_again(store: &Store, blobs: &dyn UnsyncedBlobs) -> Result<u64, Error> {
-    let mut count = 0;
+    let (mut put, mut left, mut after) = (0, 0, None);
     loop {
-        let rows = first(store)?;
-        if rows.is_empty() {
-            break;
-        }
-        let ids: Vec<BlobId> = rows.iter().map(|blob| blob.id).collect();
-        let put = rows.len() as u64;
-        let done = blobs.put_again(rows).and_then(|()| {
-            store.write_blocking(move |batch| {
-                ids.iter().for_each(|id| batch.delete(BLOB, &id.0));
-                Ok(())
-            })
+        let rows = page(store, after)?;
+        let Some(last) = rows.last() else { break };
+        after = Some(last.id);
+        let found = rows.len();
+        let ids = put_each(blobs, rows);
+        put += ids.len() as u64;
+        left += found - ids.len();
+        let deleted = store.write_blocking(move |batch| {
+            ids.iter().for_each(|id| batch.delete(BLOB, &id.0));
+            Ok(())
         });
-        if let Err(error) = done {
-            warn!(%error, "blobs that were put last can't be put again, so they may be missing; it is tried again when they are opened next");
-            break;
+        if let Err(error) = deleted {
+            warn!(%error, "blobs were put again, and the records can't note it: that is tried again when they are opened next");
         }
-        count += put;
     }
-    if count > 0 {
-        info!(blobs = count, "blobs were put again from the commit log of the records");
+    if put > 0 {
+        info!(blobs = put, "blobs were put again from the commit log of the records");
     }
-    Ok(count)
+    if left > 0 {
+        warn!(
+            blobs = left,
+            "blobs that were put last are only in the records: they are put again when these are opened next"
+        );
+    }
+    Ok(put)
+}
+
+/// Puts blobs, together or else one by one; returns which were put.
+fn put_each(blobs: &dyn UnsyncedBlobs, rows: Vec<UnsyncedBlob>) -> Vec<BlobId> {
+    if blobs.put_again(rows.clone()).is_ok() {
+        return rows.into_iter().map(|blob| blob.id).collect();
+    }
+    let put_one = |blob: UnsyncedBlob| {
+        let id = blob.id;
+        match blobs.put_again(vec![blob]) {
+            Ok(()) => Some(id),
+            Err(error) => {
+                warn!(blob = %id, %error, "a blob that was put last can't be put again");
+                None
+            }
+        }
+    };
+    rows.into_iter().filter_map(put_one).collect()
 }
 
 /// Refuses to move records while only they may have the bytes of some blobs.
 pub(super) fn check_none(store: &Store) -> Result<(), Error> {
-    if first(store)?.is_empty() {
+    if !has_some(store)? {
         return Ok(());
     }
     Err(Error::invalid(
@@ -53,10 +74,19 @@ pub(super) fn check_none(store: &Store) -> Result<(), Error> {
     ))
 }
 
-/// Some blobs of which only these records may have the bytes.
-fn first(store: &Store) -> Result<Vec<UnsyncedBlob>, Error> {
+/// Whether only these records may have the bytes of some blobs.
+pub(super) fn has_some(store: &Store) -> Result<bool, Error> {
     store.read(|view| {
         let mut rows = view.range(BLOB, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?;
+        Ok(rows.next()?.is_some())
+    })
+}
+
+/// Some blobs of which only these records may have the bytes, in the order of their ids.
+fn page(store: &Store, after: Option<BlobId>) -> Result<Vec<UnsyncedBlob>, Error> {
+    let from = after.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.0[..]));
+    store.read(|view| {
+        let mut rows = view.range(BLOB, from, Bound::Unbounded, Direction::Ascending)?;
         let mut blobs = Vec::new();
         while blobs.len() < BLOBS_AT_ONCE
             && let Some((key, bytes)) = rows.next()?
@@ -94,6 +124,8 @@ mod tests {
     struct Blobs {
         syncs: AtomicUsize,
         are_broken: AtomicBool,
+        /// None of these can be put.
+        refused: Mutex<Vec<BlobId>>,
         put_again: Mutex<BTreeMap<BlobId, Bytes>>,
     }
 
@@ -130,6 +162,9 @@ mod tests {
 
         fn put_again(&self, blobs: Vec<UnsyncedBlob>) -> Result<(), Error> {
             self.check()?;
+            if blobs.iter().any(|blob| self.refused.lock().contains(&blob.id)) {
+                return Err(Error::corrupt("the bytes of a blob are those of another"));
+            }
             self.put_again.lock().extend(blobs.into_iter().map(|blob| (blob.id, blob.bytes)));
             Ok(())
         }
@@ -204,6 +239,25 @@ mod tests {
         let opened = blobs.open(folder.path()).await;
         assert_eq!(blobs.take(), pairs([1, 2]));
         opened.upkeep.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn blobs_that_can_not_be_put_again_do_not_hold_up_others() {
+        let (folder, blobs) = (tempfile::tempdir().unwrap(), Arc::new(Blobs::default()));
+        let opened = blobs.open(folder.path()).await;
+        for number in 0..4 {
+            commit(&opened, number).await;
+        }
+        crash(opened).await;
+        *blobs.refused.lock() = vec![blob(0).id, blob(2).id];
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), pairs([1, 3]));
+        assert!(opened.upkeep.has_blobs_to_put().await.unwrap());
+        crash(opened).await;
+        blobs.refused.lock().clear();
+        let opened = blobs.open(folder.path()).await;
+        assert_eq!(blobs.take(), pairs([0, 2]));
+        assert!(!opened.upkeep.has_blobs_to_put().await.unwrap());
     }
 
     #[tokio::test(flavor = "multi_thread")]

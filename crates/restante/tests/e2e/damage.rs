@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    mail::{Mail, make_account, message, start},
+    mail::{Mail, make_account, message, start, start_with},
     support::{Said, Server, deliver_by_lmtp, folder, free_address, restante, said, say},
 };
 
@@ -145,44 +145,64 @@ fn blobs_health(server: &Server) -> String {
 }
 
 /// Mail was refused for good, or its blobs went into the folder below the place of the missing disk. After a kill the last blobs may only be in
-/// the records, and went there too; emails that were not indexed yet were never found.
-#[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
+/// the records, and went there too; emails that were not indexed yet were never found. A backup succeeded without the blobs.
 #[test]
 fn a_store_whose_disk_is_missing_is_reported_and_mail_is_deferred() {
-    for (store, is_killed) in [("blobs", false), ("blobs", true), ("records", false)] {
+    for (missing, is_killed) in
+        [(&["blobs"][..], false), (&["blobs"], true), (&["records"], false), (&["records", "blobs"], false)]
+    {
         let (_guard, folder) = folder();
         match is_killed {
             true => with_emails(&folder, 2).server.kill(),
             false => stopped_with_emails(&folder, 2),
         }
-        let (place, unmounted) = (folder.join("data").join(store), folder.join("unmounted"));
-        fs::rename(&place, &unmounted).unwrap();
-        let mail = start(&folder);
+        unmount(&folder, missing);
+        let operators = free_address();
+        let mail = start_with(&folder, Some(operators));
         let health = blobs_health(&mail.server);
-        assert!(health.starts_with("Not Ready "), "{store}: {health}");
+        // A server that has lost all can't know it: it looks like one that was never set up.
+        assert_eq!(health.starts_with("Not Ready "), missing.len() == 1, "{missing:?}: {health}");
         let reply = mail.recipient(USER);
-        assert!(reply.starts_with("451 4.3.0 "), "{store}: {reply}");
+        assert!(reply.starts_with("451 4.3.0 "), "{missing:?}: {reply}");
+        let backup = say(&folder, &["backup", "running", "--rest", &format!("http://{operators}")]);
         assert_eq!(mail.server.stop().code(), Some(0));
         fs::write(folder.join("one.mbox"), format!("From bob\n{}", message("one", "words"))).unwrap();
         let imported = say(&folder, &["mail", "import", "--account", USER, "mbox:one.mbox"]);
-        assert_ne!(imported.code, 0, "{store}: {}", imported.out);
-        if store == "blobs" {
-            assert!(imported.err.contains("is their disk not mounted?"), "{}", imported.err);
-            assert_eq!(
-                files(&place.join("packs"), "pack").len(),
-                0,
-                "nothing is stored in place of the right blobs"
-            );
+        assert_ne!(imported.code, 0, "{missing:?}: {}", imported.out);
+        if missing == ["blobs"] {
+            let of_stopped = say(&folder, &["backup", "stopped"]);
+            for refused in [backup, imported, of_stopped] {
+                assert!(refused.err.contains("is their disk not mounted?"), "{}", refused.err);
+            }
+            let packs = files(&folder.join("data/blobs/packs"), "pack");
+            assert!(packs.is_empty(), "nothing is stored in place of the right blobs");
         }
 
-        fs::remove_dir_all(&place).unwrap();
-        fs::rename(&unmounted, &place).unwrap();
+        mount(&folder, missing);
         let mail = start(&folder);
         assert_eq!(blobs_health(&mail.server), "Ready ");
         assert!(mail.deliver(&message("later", "the same words")).starts_with("250 "));
-        assert_eq!(mail.subjects(json!({"text": "words"})).len(), 3, "{store}, {is_killed}");
+        assert_eq!(mail.subjects(json!({"text": "words"})).len(), 3, "{missing:?}, {is_killed}");
         assert_eq!(mail.server.stop().code(), Some(0));
         said(&folder, &["check"]);
+    }
+}
+
+/// Takes stores away, as if their disks were not mounted.
+#[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
+fn unmount(folder: &Path, stores: &[&str]) {
+    for store in stores {
+        fs::rename(folder.join("data").join(store), folder.join(store)).unwrap();
+    }
+}
+
+/// Brings them back, and hides what was made in their places.
+#[expect(clippy::disallowed_methods, reason = "a rename in a test need not be durable")]
+fn mount(folder: &Path, stores: &[&str]) {
+    for store in stores {
+        let place = folder.join("data").join(store);
+        fs::remove_dir_all(&place).unwrap();
+        fs::rename(folder.join(store), place).unwrap();
     }
 }
 

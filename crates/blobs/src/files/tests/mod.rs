@@ -12,7 +12,7 @@ use bytes::Bytes;
 use restante_core::{BlobId, ManualClock, Timestamp, nonzero};
 use restante_disk::{Disk, Folder};
 
-use super::open_on;
+use super::{FilesEngine, backup, open_on};
 use crate::{Blobs, Config, Error, FilesConfig, Opened, hash::id_of};
 
 /// Packs of a few records, so that a small workload crosses many.
@@ -124,4 +124,28 @@ async fn what_the_system_has_in_memory_is_read_without_another_thread_unless_it_
     std::fs::write(&pack, bytes).unwrap();
     let damaged = read_all(opened.blobs.as_ref(), ids[1]).await.unwrap_err();
     assert_eq!(damaged.kind(), restante_core::ErrorKind::Corrupt);
+}
+
+/// The copy counted them in the length of their pack, where nothing is looked for when it is opened.
+#[tokio::test]
+async fn a_copy_has_blobs_whose_rows_are_not_written_yet() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = folder(from.path());
+    let engine = std::thread::spawn(move || FilesEngine::open(disk, &config()).unwrap()).join().unwrap();
+    let engine = Arc::new(engine);
+    let opened = Opened { blobs: engine.clone(), upkeep: engine.clone() };
+    let first = put(&opened, &blob(1, 500)).await;
+    engine.queue.flush_index().await.unwrap();
+    let second = put(&opened, &blob(2, 500)).await;
+    let shared = engine.shared.clone();
+    let folder = to.path().to_owned();
+    let index = tokio::task::spawn_blocking(move || backup::copy(&shared, &folder)).await.unwrap().unwrap();
+    index.close().await.unwrap();
+    drop(index);
+    let copy = open_folder(to.path());
+    for (id, bytes) in [(first, blob(1, 500)), (second, blob(2, 500))] {
+        assert_eq!(read_all(copy.blobs.as_ref(), id).await.unwrap(), bytes);
+    }
+    assert_eq!(copy.upkeep.stats().await.unwrap().blobs, 2);
+    assert_sound(&copy).await;
 }

@@ -39,7 +39,7 @@ use super::{
     erasing::Eraser,
     journal,
     logins::LoginGuard,
-    mismatch::{self, Deferring, MissingBlobs},
+    mismatch::{self, Deferring, Mismatch, MissingBlobs},
     queue::ServerQueue,
     records,
     reporting::{self, ReportingParts},
@@ -182,7 +182,10 @@ impl DoorSpec for MailSpec {
             false => None,
         };
         if let (Some(records), Some(blobs)) = (&records, &blobs) {
-            records::put_blobs_again(records, blobs).await?;
+            let mismatch = mismatch::find(config, records, blobs).await?;
+            if let Some(mismatch) = mismatch.filter(|mismatch| mismatch.blobs_are_missing) {
+                return Err(mismatch.as_error().into());
+            }
         }
         held.extend(records.map(|records| Box::new(records) as Box<dyn HeldStore>));
         held.extend(blobs.map(|blobs| Box::new(blobs) as Box<dyn HeldStore>));
@@ -410,7 +413,10 @@ impl OpenDoor for OpenMail {
 
     fn stores(&self) -> Vec<Store> {
         let config = self.config();
-        vec![self.stores.records.store(config), self.stores.blobs.store(config)]
+        // A copy of records without their blobs would pass for a backup.
+        let missing = self.stores.mismatch.as_ref().filter(|mismatch| mismatch.blobs_are_missing);
+        let blobs = self.stores.blobs.store(config).failing(missing.map(Mismatch::as_error));
+        vec![self.stores.records.store(config), blobs]
     }
 
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {
@@ -549,12 +555,8 @@ impl OpenMail {
     }
 
     fn recipients(&self) -> Arc<dyn Recipients> {
-        let directory = self.directory.clone();
-        let recipients: Arc<dyn Recipients> = match self.stores.mismatch.clone() {
-            Some(mismatch) => Arc::new(Deferring { directory, mismatch }),
-            None => Arc::new(directory),
-        };
-        Arc::new(WithPostmasters::new(recipients, &self.config().smtp))
+        let (directory, mismatch) = (self.directory.clone(), self.stores.mismatch.clone());
+        Arc::new(WithPostmasters::new(Arc::new(Deferring { directory, mismatch }), &self.config().smtp))
     }
 
     fn smtp_parts(&self) -> restante_smtp::Parts {

@@ -1,4 +1,4 @@
-//! A server whose records and blobs don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
+//! Servers whose records and blobs don't belong together, or are both empty: mostly a disk is not mounted.
 
 use std::{ops::Range, sync::Arc};
 
@@ -41,7 +41,10 @@ pub(crate) async fn find(
             let blobs_are_missing = refer_to_some == Some(false);
             return Ok(Some(Mismatch { error: Arc::new(error), blobs_are_missing }));
         }
-        Err(error) => warn!(%error, "blobs are not swept"),
+        Err(error) => {
+            warn!(%error, "blobs are not swept");
+            records::put_blobs_again(records, blobs).await?;
+        }
     }
     Ok(None)
 }
@@ -75,20 +78,25 @@ impl Blobs for MissingBlobs {
     }
 }
 
-/// The recipients of such a server. Mail is deferred that would be refused for good because the records are empty, or would be stored where
-/// blobs are missing.
+/// The recipients of a server. Mail is deferred that would be refused for good because the records are empty, or would be stored where blobs
+/// are missing. Records without a domain are those of a server that is not set up yet, or their disk is not mounted.
 pub(super) struct Deferring {
     pub(super) directory: Directory,
-    pub(super) mismatch: Mismatch,
+    pub(super) mismatch: Option<Mismatch>,
 }
 
 #[async_trait]
 impl Recipients for Deferring {
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
-        if self.mismatch.blobs_are_missing || self.has_no_domain().await? {
-            return Err(self.mismatch.as_error());
+        if let Some(mismatch) = self.mismatch.as_ref().filter(|mismatch| mismatch.blobs_are_missing) {
+            return Err(mismatch.as_error());
         }
-        self.directory.resolve(address).await
+        let found = self.directory.resolve(address).await?;
+        if found == Resolution::Foreign && self.has_no_domain().await? {
+            let no_domain = || Error::unavailable("there is no domain: `restante domain add` makes one");
+            return Err(self.mismatch.as_ref().map_or_else(no_domain, Mismatch::as_error));
+        }
+        Ok(found)
     }
 }
 

@@ -46,7 +46,11 @@ pub(crate) async fn open_with_blobs(
 /// anything is read. Blobs of other records get none: a folder below the place of a disk that is not mounted would have the only copy.
 pub(crate) async fn put_blobs_again(records: &Opened, blobs: &restante_blobs::Opened) -> anyhow::Result<()> {
     const FAILED: &str = "can't put blobs again that only the records have";
-    if blobs.upkeep.owner().await.context(FAILED)? == Some(records.upkeep.identity()) {
+    let owner = match blobs.upkeep.owner().await {
+        Err(_) if !records.upkeep.has_blobs_to_put().await? => return Ok(()),
+        owner => owner.context(FAILED)?,
+    };
+    if owner == Some(records.upkeep.identity()) {
         let unsynced = restante_blobs::unsynced(blobs.blobs.clone());
         records.upkeep.put_blobs_again(unsynced).await.context(FAILED)?;
     }

@@ -58,6 +58,8 @@ pub(crate) struct Tidying {
     sweep_grace_seconds: u64,
     sweep_interval: Duration,
     is_sweeping: bool,
+    /// Whether records and blobs did not belong together at the start. What was stored since then does not make these the right blobs.
+    mismatch: Option<Arc<SweepError>>,
     metrics: TidyMetrics,
 }
 
@@ -83,6 +85,7 @@ impl Tidying {
             sweep_grace_seconds: config.blobs.sweep_grace_seconds.get(),
             sweep_interval: Duration::from_secs(config.blobs.sweep_interval_seconds.get()),
             is_sweeping: check_records_last(config).is_ok(),
+            mismatch: stores.mismatch.as_ref().map(|mismatch| mismatch.error.clone()),
             metrics,
         }
     }
@@ -161,7 +164,10 @@ impl Tidying {
         let _turn = self.removing.lock().await;
         let now = self.clock.now();
         let put_before = before(now, self.sweep_grace_seconds);
-        let swept = sweep(&self.records, &self.blobs, put_before).await;
+        let swept = match &self.mismatch {
+            Some(error) => Err(SweepError::SinceStart(error.clone())),
+            None => sweep(&self.records, &self.blobs, put_before).await,
+        };
         self.metrics.note_sweep(now, &swept);
         match swept {
             Ok(Swept { removed: 0, .. }) => {}
@@ -274,6 +280,9 @@ pub(crate) enum SweepError {
          makes this place that of the blobs of these records"
     )]
     NoBlobs,
+    /// One of those above, which the server found when it started.
+    #[error("{0}")]
+    SinceStart(Arc<SweepError>),
     /// The records or the blobs have failed.
     #[error(transparent)]
     Failed(#[from] restante_core::Error),
@@ -283,7 +292,7 @@ impl SweepError {
     /// Whether records and blobs don't belong together: mostly the disk of one of them is not mounted, and an empty place was opened.
     pub(crate) fn is_mismatch(&self) -> bool {
         match self {
-            Self::NoBlobs | Self::WrongRecords | Self::OtherRecords { .. } => true,
+            Self::NoBlobs | Self::WrongRecords | Self::OtherRecords { .. } | Self::SinceStart(_) => true,
             Self::RecordsInMemory | Self::Failed(_) => false,
         }
     }
@@ -331,19 +340,25 @@ pub(crate) async fn settle_owner(
     Ok(blobs.upkeep.set_owner(identity).await?)
 }
 
-/// Whether a blob is there that records refer to; `None` when they refer to none. Their first page of references is looked at: of the right
+/// Whether a blob is there that records refer to; `None` when they refer to none. Their first page with references is looked at: of the right
 /// records nearly all of these are there, and of others, which only happen to have been written to, none.
 pub(super) async fn refer_to_some(
     records: &dyn restante_records::Upkeep,
     blobs: &dyn restante_blobs::Blobs,
 ) -> Result<Option<bool>, SweepError> {
-    let referenced = records.referenced(None).await?.blobs;
-    for blob in &referenced {
-        if blobs.size(*blob).await?.is_some() {
-            return Ok(Some(true));
+    let mut after = None;
+    loop {
+        let page = records.referenced(after).await?;
+        for blob in &page.blobs {
+            if blobs.size(*blob).await?.is_some() {
+                return Ok(Some(true));
+            }
+        }
+        after = page.next;
+        if !page.blobs.is_empty() || after.is_none() {
+            return Ok((!page.blobs.is_empty()).then_some(false));
         }
     }
-    Ok((!referenced.is_empty()).then_some(false))
 }
 
 /// What records refer to.
