@@ -104,7 +104,8 @@ pub trait Archive: Send + Sync + 'static {
     /// - *Idempotent*: a message that is already there, or stands twice in the batch, is answered
     ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers stand in the order of
     ///   the messages. In Cassandra, two servers that are given the same new message within milliseconds may both answer
-    ///   [`Appended::Stored`]; it is stored once, and all readers see the same body.
+    ///   [`Appended::Stored`]; it is stored once, and all readers see the same body. In PostgreSQL, when the connection is lost
+    ///   before the answer of a commit, messages that were there already may be answered [`Appended::Stored`], too.
     /// - *Visible*: a query that starts after the answer sees the messages, but for those that were answered
     ///   [`Appended::Spooled`].
     ///

@@ -18,7 +18,7 @@ use restante_archive::{
     Appended, Archive, Comparison, Config, Copied, Copier, EngineUrl, Message, Query, Scope, SpoolConfig,
     TimeRange, Topics, open,
 };
-use restante_core::{Cursor, ErrorKind, Timestamp, nonzero};
+use restante_core::{Clock, Cursor, ErrorKind, SystemClock, Timestamp, nonzero};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -37,6 +37,7 @@ fn main() {
         keys_without_a_message_are_skipped,
         damage_is_found_and_keys_are_made_anew,
         a_removed_epoch_leaves_no_table,
+        an_epoch_is_removed_as_empty_only_if_it_is,
         counts_are_kept_of_windows_that_are_quiet,
         a_table_that_is_gone_is_unavailable,
         a_cluster_that_is_away_is_unavailable,
@@ -271,6 +272,34 @@ async fn a_removed_epoch_leaves_no_table(place: Arc<TestArchive>) {
     assert_eq!(opened.archive.append(every_second(1)).await.unwrap(), [Appended::Stored]);
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 6);
     assert!(has(&texts(&session, &cql).await, 4));
+}
+
+/// An epoch was counted as empty and removed, although another server had stored a message there since.
+async fn an_epoch_is_removed_as_empty_only_if_it_is(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let messages = every_second(1);
+    opened.archive.append(messages.clone()).await.unwrap();
+    let opened = place.reopen(opened).await;
+    assert_eq!(opened.upkeep.stats().await.unwrap().messages, 1, "a count is kept");
+    // The count of before the message: with the same marks, and of no messages.
+    let session = connect().await;
+    let table = format!("{}.windows", keyspace(&place));
+    let row = format!("epoch = 1 AND window = 0 AND server = 0x{}", hex(&[0; 16]));
+    let counts = session.query_unpaged(format!("SELECT count FROM {table} WHERE {row}"), ()).await.unwrap();
+    let (mut count,) = counts.into_rows_result().unwrap().single_row::<(Vec<u8>,)>().unwrap();
+    count[8..].fill(0);
+    execute(&session, &format!("UPDATE {table} SET count = 0x{} WHERE {row}", hex(&count))).await;
+    assert_eq!(opened.upkeep.stats().await.unwrap().messages, 0);
+
+    let policy = "capacity:1000".parse().unwrap();
+    let later = SystemClock.now().plus_seconds(3 * 86_400);
+    let prune = async || opened.upkeep.prune(&policy, later).await.unwrap().parts;
+    assert_eq!(prune().await, 0);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(opened.archive.append(messages.clone()).await.unwrap(), [Appended::Duplicate]);
+    execute(&session, &format!("TRUNCATE {}.messages_1", keyspace(&place))).await;
+    assert_eq!(prune().await, 1, "it is empty");
+    assert_eq!(opened.archive.append(messages).await.unwrap(), [Appended::Stored]);
 }
 
 async fn counts_are_kept_of_windows_that_are_quiet(place: Arc<TestArchive>) {

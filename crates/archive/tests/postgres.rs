@@ -16,7 +16,7 @@ use common::{
 use restante_archive::{
     Config, Direction, EngineUrl, Message, PostgresUrl, Query, Topics, open, postgres_statements,
 };
-use restante_core::{ErrorKind, Timestamp, nonzero};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use tokio_postgres::{Client, NoTls};
 
 const SECOND: i64 = 1_000_000_000;
@@ -44,6 +44,8 @@ fn main() {
         no_query_reads_a_whole_table,
         connections_that_are_cut_are_replaced,
         who_reads_all_tables_holds_pruning_up_and_nothing_else,
+        a_window_that_is_not_empty_any_more_stays,
+        topics_keep_their_names_after_a_failover,
         a_page_that_its_bytes_end_has_a_next,
         a_lone_reader_can_catch_up,
         large_pages_are_whole_and_in_order,
@@ -232,6 +234,89 @@ async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<TestA
     let pruned = opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap();
     assert_eq!(pruned.parts, 2, "{pruned:?}");
     assert_eq!(texts(&client, LEAVES).await.len(), before + 1 - 2);
+}
+
+/// A window was counted as empty and removed, although another server had stored a message there before it was locked.
+async fn a_window_that_is_not_empty_any_more_stays(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let messages = [message(1, 1, "topic")];
+    opened.archive.append(messages.to_vec()).await.unwrap();
+    let (client, watcher) = (client(&place).await, client(&place).await);
+    let leaf = texts(&client, "SELECT tableoid::regclass::text FROM messages").await.remove(0);
+    let empty =
+        "CREATE TEMP TABLE late AS SELECT * FROM messages; DELETE FROM messages; DELETE FROM window_counts";
+    client.batch_execute(empty).await.unwrap();
+    client.batch_execute(&format!("BEGIN; INSERT INTO {leaf} SELECT * FROM late")).await.unwrap();
+    let policy = "capacity:1000".parse().unwrap();
+    let pruning = opened.upkeep.prune(&policy, Timestamp(3 * DAY));
+    let committing = async {
+        let waiting = format!(
+            "SELECT mode FROM pg_locks WHERE relation = '{leaf}'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+        );
+        while texts(&watcher, &waiting).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        client.batch_execute("COMMIT").await.unwrap();
+    };
+    let (pruned, ()) = tokio::join!(pruning, committing);
+    assert_eq!(pruned.unwrap().parts, 0);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    client.batch_execute("DELETE FROM messages").await.unwrap();
+    assert_eq!(opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap().parts, 1, "it is empty");
+}
+
+/// A server that had registered a topic went on with its number, which another server had given to another topic since: the standby
+/// that took over lacked the registration.
+async fn topics_keep_their_names_after_a_failover(place: Arc<TestArchive>) {
+    let admin = client(&place).await;
+    let schema = url(&place).schema();
+    let (primary, standby) = (format!("{schema}_primary"), format!("{schema}_standby"));
+    let (server, _) = url(&place).connection().rsplit_once('/').unwrap();
+    let config = |database: &str| Config {
+        url: EngineUrl::Postgres(format!("{server}/{database}?schema={schema}").parse().unwrap()),
+        clock: Arc::new(ManualClock::default()), // so that both have the same windows
+        ..place.config.clone()
+    };
+    for database in [&primary, &standby] {
+        admin.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
+    }
+    let both = message(1, 1, "both");
+    let (one, other) = (open(config(&primary)).await.unwrap(), open(config(&standby)).await.unwrap());
+    for message in [both.clone(), message(2, 2, "lost")] {
+        one.archive.append(vec![message]).await.unwrap();
+    }
+    let others = message(3, 3, "other");
+    for message in [both.clone(), others.clone()] {
+        other.archive.append(vec![message]).await.unwrap();
+    }
+    other.upkeep.close().await.unwrap();
+
+    let gone = format!("{schema}_gone");
+    for (from, to) in [(&primary, &gone), (&standby, &primary)] {
+        let refuse = format!("ALTER DATABASE {from} ALLOW_CONNECTIONS false");
+        admin.batch_execute(&refuse).await.unwrap();
+        let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{from}'");
+        admin.batch_execute(&cut).await.unwrap();
+        admin.batch_execute(&format!("ALTER DATABASE {from} RENAME TO {to}")).await.unwrap();
+    }
+    admin.batch_execute(&format!("ALTER DATABASE {primary} ALLOW_CONNECTIONS true")).await.unwrap();
+
+    let expected = sorted(&[both, others, message(4, 4, "lost")]);
+    let mut tries = 0;
+    while let Err(error) = one.archive.append(vec![message(4, 4, "lost")]).await {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        tries += 1;
+        assert!(tries < 100, "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let fresh = open(config(&primary)).await.unwrap();
+    for opened in [&one, &fresh] {
+        assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), expected);
+        opened.upkeep.close().await.unwrap();
+    }
+    for database in [&primary, &gone] {
+        admin.batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)")).await.unwrap();
+    }
 }
 
 async fn a_page_that_its_bytes_end_has_a_next(place: Arc<TestArchive>) {

@@ -25,6 +25,8 @@ pub struct DeliveryConfig {
     pub connections_per_domain_max: NonZero<usize>,
     /// Attempts for one domain of this server at once.
     pub local_at_once_max: NonZero<usize>,
+    /// The most bytes of messages that are in memory at once while they are sent. A larger message is sent when it is the only one.
+    pub memory_bytes_max: NonZero<usize>,
     /// Recipients in one transaction. RFC 5321 requires every server to take 100.
     pub recipients_per_transaction_max: NonZero<usize>,
     /// Transactions on one connection while other domains wait.
@@ -56,6 +58,7 @@ impl Default for DeliveryConfig {
             slow_connections_max: nonzero!(400),
             connections_per_domain_max: nonzero!(2),
             local_at_once_max: nonzero!(16),
+            memory_bytes_max: nonzero!(256_000_000),
             recipients_per_transaction_max: nonzero!(100),
             transactions_per_connection_max: nonzero!(100),
             slow_after_seconds: nonzero!(10),

@@ -4,6 +4,10 @@ use restante_mail::queue::{QueuedId, QueuedRecipient, Reply};
 
 use crate::DeliveryConfig;
 
+/// When what could not be tried now is tried, in seconds: at first, and at most.
+const RETURN_SECONDS: u64 = 60;
+const RETURN_SECONDS_MAX: u64 = 3_600;
+
 /// What follows an attempt that may succeed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -38,6 +42,11 @@ pub(crate) fn next(config: &DeliveryConfig, recipient: &QueuedRecipient, now: u6
 /// Until when a recipient is tried, in seconds since 1970.
 pub(crate) fn expires(config: &DeliveryConfig, recipient: &QueuedRecipient) -> u64 {
     recipient.first_due.saturating_add(config.expire_seconds.get())
+}
+
+/// How long a recipient waits that could not be tried for a reason of this server, in seconds: longer each time, as after attempts, and an hour at most.
+pub(crate) fn return_wait(config: &DeliveryConfig, recipient: &QueuedRecipient) -> u64 {
+    wait(config, recipient.id, recipient.returns).clamp(RETURN_SECONDS, RETURN_SECONDS_MAX)
 }
 
 /// What stands for a reply to a recipient that has expired, where there is room for one alone.

@@ -27,7 +27,13 @@ use tokio_tungstenite::{
     tungstenite::{
         Error, Message as Frame, Utf8Bytes,
         handshake::derive_accept_key,
-        protocol::{CloseFrame, Role, WebSocketConfig},
+        protocol::{
+            CloseFrame, Role, WebSocketConfig,
+            frame::{
+                Frame as RawFrame,
+                coding::{Data, OpCode},
+            },
+        },
     },
 };
 
@@ -50,6 +56,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_BUFFER_BYTES: usize = 4 << 10;
 /// Messages are collected up to this size before they are written.
 const WRITE_BUFFER_BYTES: usize = 32 << 10;
+/// Longer messages are sent in fragments of this size (section 5.4): a socket keeps a buffer as large as its longest frame, and moves the
+/// rest of the buffer with each write.
+const FRAGMENT_BYTES: usize = 64 << 10;
 
 /// What serves a socket after its handshake. It gets the bytes that were read behind the request, and returns the stream to be closed.
 pub(crate) type Serve = Box<dyn FnOnce(SocketStream, BytesMut) -> BoxFuture<'static, SocketStream> + Send>;
@@ -277,17 +286,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Sends messages, and returns when the connection has taken them. A client that reads slowly has had no time to answer pings, so
-    /// the next ping comes a whole interval later.
+    /// the next ping comes a whole interval later. When this is cancelled, a message may be cut off: the socket can only be closed then.
     ///
     /// # Errors
     /// When the socket is closed.
     pub async fn send(&mut self, messages: impl IntoIterator<Item = Message>) -> Result<(), Closed> {
         for message in messages {
-            let frame = match message {
-                Message::Text(text) => Frame::Text(Utf8Bytes::from(text)),
-                Message::Binary(bytes) => Frame::Binary(bytes),
+            let (mut kind, mut rest) = match message {
+                Message::Text(text) => (Data::Text, Bytes::from(text)),
+                Message::Binary(bytes) => (Data::Binary, bytes),
             };
-            self.frames.feed(frame).await.map_err(|_| Closed)?;
+            while rest.len() > FRAGMENT_BYTES {
+                let fragment = RawFrame::message(rest.split_to(FRAGMENT_BYTES), OpCode::Data(kind), false);
+                self.frames.feed(Frame::Frame(fragment)).await.map_err(|_| Closed)?;
+                kind = Data::Continue;
+            }
+            let last = RawFrame::message(rest, OpCode::Data(kind), true);
+            self.frames.feed(Frame::Frame(last)).await.map_err(|_| Closed)?;
         }
         self.frames.flush().await.map_err(|_| Closed)?;
         self.next_ping = Instant::now() + self.limits.ping_interval;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use restante_blobs::Blobs;
 use restante_core::ErrorKind;
 use restante_follow::{Handler, HandlerError};
@@ -20,7 +19,7 @@ use tracing::{error, warn};
 use crate::{Metrics, feed::Progress, metrics::Outcome};
 
 /// Of a longer message the beginning is indexed: so much memory is taken at most. Mail accepts no longer ones by default.
-const MESSAGE_BYTES_MAX: usize = 80 << 20;
+const MESSAGE_BYTES_MAX: u64 = 80 << 20;
 
 /// Emails whose records are read at once. Each has a row of up to 64 KiB.
 const RECORDS_AT_ONCE: usize = 32;
@@ -114,7 +113,14 @@ impl Emails {
 
     /// Reads the message of an email; `None` when it is damaged or missing.
     async fn read(&self, account: AccountId, record: Record) -> Result<Option<Email>, Error> {
-        match self.raw_message(&record).await {
+        // A row leaves out a part tree that is too large. One that can't be read is another's concern: the message is there.
+        let row = Row::read(record.body.bytes.clone()).ok();
+        let structure = row.as_ref().and_then(|row| row.structure().ok().flatten());
+        let end = match (&row, &structure) {
+            (Some(row), Some(structure)) => searched_end(row, structure).min(MESSAGE_BYTES_MAX),
+            _ => MESSAGE_BYTES_MAX,
+        };
+        match self.raw_message(&record, end).await {
             Ok(raw) => {
                 self.metrics.bytes.inc_by(raw.len() as u64);
                 let received = record.properties.values(email::RECEIVED).find_map(|value| match value {
@@ -122,7 +128,7 @@ impl Emails {
                     _ => None,
                 });
                 let (id, received) = (record.id, received.unwrap_or_default());
-                Ok(Some(Email { id, received, row: record.body.bytes, raw }))
+                Ok(Some(Email { id, received, structure, raw }))
             }
             // One email that can't be read does not keep the others of its account from being found.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
@@ -138,11 +144,12 @@ impl Emails {
         self.metrics.count(Outcome::Unreadable, 1);
     }
 
-    async fn raw_message(&self, record: &Record) -> Result<Vec<u8>, Error> {
+    /// The message of an email up to this byte, or its end.
+    async fn raw_message(&self, record: &Record, end: u64) -> Result<Vec<u8>, Error> {
         let Some(blob) = record.body.blobs.first() else {
             return Err(Error::corrupt(format!("email {} refers to no message", record.id.0)));
         };
-        let mut source = self.blobs.read(*blob, 0..MESSAGE_BYTES_MAX as u64).await?;
+        let mut source = self.blobs.read(*blob, 0..end).await?;
         let mut raw = Vec::new();
         while let Some(chunk) = source.next().await? {
             raw.extend_from_slice(&chunk);
@@ -155,15 +162,14 @@ impl Emails {
 struct Email {
     id: RecordId,
     received: i64,
-    row: Bytes,
+    /// `None` when the message has to be read for it: then `raw` is all of it.
+    structure: Option<Structure>,
     raw: Vec<u8>,
 }
 
 impl Email {
     fn document(self) -> Document {
-        // A row leaves out a part tree that is too large. One that can't be read is another's concern: the message is there.
-        let of_row = Row::read(self.row).and_then(|row| row.structure()).ok().flatten();
-        let structure: Structure = of_row.unwrap_or_else(|| message::structure(&self.raw));
+        let structure = self.structure.unwrap_or_else(|| message::structure(&self.raw));
         document(self.id, self.received, &self.raw, &structure)
     }
 }
@@ -182,6 +188,14 @@ async fn parse(emails: Vec<Email>) -> Result<Vec<Document>, Error> {
     parsed.map_err(|_| Error::unavailable("the runtime is stopping"))
 }
 
-fn emails_of(changed: &[Changed]) -> Vec<RecordId> {
+/// Where the last text of a message ends: what follows are attachments, of which nothing but the names is searched, and those are in the
+/// structure.
+fn searched_end(row: &Row, structure: &Structure) -> u64 {
+    let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
+    texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
+}
+
+/// The emails among records that changed.
+pub(crate) fn emails_of(changed: &[Changed]) -> Vec<RecordId> {
     changed.iter().filter(|changed| changed.kind == email::KIND).map(|changed| changed.id).collect()
 }

@@ -11,10 +11,10 @@ use std::{
 };
 
 use restante_blobs::Blobs;
-use restante_core::Clock;
+use restante_core::{Clock, Identity};
 use restante_follow::{Follower, Settings};
 use restante_records::{Error, Opened as RecordStore, Position};
-use restante_search::{Begun, Opened as SearchIndex};
+use restante_search::{Begun, Opened as SearchIndex, Series};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
@@ -24,7 +24,7 @@ use crate::{
     feed::{IndexCheckpoint, IndexFeed, Progress},
 };
 
-/// The name of the follower, and that of its position with the records.
+/// The name of the follower, and the beginning of the name of its position with the records.
 pub(crate) const NAME: &str = "indexer";
 
 /// How long commits are gathered before they are indexed. The index has them some seconds after that, and the newest emails are matched
@@ -50,6 +50,9 @@ pub struct Indexer {
     clock: Arc<dyn Clock>,
     follow_metrics: restante_follow::Metrics,
     metrics: Metrics,
+    /// The id that an index without one gets. One for all that this process begins, so that an index that fails again and again does
+    /// not leave a position with the records for each attempt.
+    new_index: Identity,
 }
 
 impl Indexer {
@@ -62,7 +65,7 @@ impl Indexer {
         follow_metrics: restante_follow::Metrics,
         metrics: Metrics,
     ) -> Self {
-        Self { records, blobs, search, clock, follow_metrics, metrics }
+        Self { records, blobs, search, clock, follow_metrics, metrics, new_index: Identity::random() }
     }
 
     /// Indexes until `stop` is ready. Then what was written is committed.
@@ -123,30 +126,38 @@ impl Indexer {
         }
         self.metrics.series.inc();
         let start = match start {
-            Some(start) => start,
-            None => {
-                let identity = self.records.upkeep.identity();
-                let zero = IndexCheckpoint { identity, position: Position::default() };
-                // With the first documents: they are never taken for those of other records.
-                self.search.index.save(begun.series, zero.to_bytes()).await?;
-                zero
-            }
+            Some(start) if start.index.is_some() => start,
+            Some(without_id) => self.give_id(begun.series, without_id.position).await?,
+            None => self.give_id(begun.series, Position::default()).await?,
         };
         Ok((Arc::new(Progress::new(begun.series)), start))
+    }
+
+    /// Gives an id to an index that is at a position, and returns its checkpoint.
+    async fn give_id(&self, series: Series, position: Position) -> Result<IndexCheckpoint, Error> {
+        let identity = self.records.upkeep.identity();
+        let checkpoint = IndexCheckpoint { identity, index: Some(self.new_index), position };
+        if position > Position::default() {
+            // Before the index has the id: without this position the records would look older than the index.
+            checkpoint.save_position(self.records.feed.as_ref()).await?;
+        }
+        // With the first documents: they are never taken for those of other records.
+        self.search.index.save(series, checkpoint.to_bytes()).await?;
+        Ok(checkpoint)
     }
 
     /// Where the index is; `None` when it has to begin from zero.
     async fn start(&self, begun: &Begun) -> Result<Option<IndexCheckpoint>, Error> {
         let known = begun.checkpoint.as_ref().and_then(|bytes| IndexCheckpoint::from_bytes(bytes));
         let Some(checkpoint) = known else { return Ok(None) };
-        let of_records = self.records.feed.checkpoint(NAME, &[]).await?.position;
+        let of_records = self.records.feed.checkpoint(&checkpoint.follower(), &[]).await?.position;
         let is_same = checkpoint.identity == self.records.upkeep.identity();
         Ok((is_same && checkpoint.position <= of_records).then_some(checkpoint))
     }
 
     fn feed(&self, progress: &Arc<Progress>, start: IndexCheckpoint) -> Arc<IndexFeed> {
-        let (feed, index) = (self.records.feed.clone(), self.search.index.clone());
-        Arc::new(IndexFeed::new(feed, index, progress.clone(), start))
+        let (records, feed) = (self.records.records.clone(), self.records.feed.clone());
+        Arc::new(IndexFeed::new(records, feed, self.search.index.clone(), progress.clone(), start))
     }
 
     /// Follows until the series ends or `stop` is ready. Returns whether it was the latter.

@@ -6,7 +6,7 @@
 )]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     fs::{self, OpenOptions},
     future::Future,
@@ -32,8 +32,8 @@ use restante_disk::testing::run_or_ignore;
 use restante_indexer::{Difference, Indexer, Metrics, compare};
 use restante_mail::{email, kinds, mailbox, message};
 use restante_records::{
-    AccountId, Body, Change, Commit, Config as RecordsConfig, Get, Opened as RecordStore, Properties,
-    RecordId, Revision, Schema,
+    AccountId, Body, Change, Checkpoint, Commit, Config as RecordsConfig, Get, Opened as RecordStore,
+    Position, Properties, RecordId, Revision, Schema,
 };
 use restante_search::{
     Batch, Begun, Config, Document, EngineUrl, Filter, Index, Opened as SearchIndex, Query, Report,
@@ -132,10 +132,15 @@ impl World {
         let word = format!("word{}", self.delivered);
         let raw =
             format!("From: a@example.org\r\nSubject: number {}\r\n\r\nIt says {word}.\r\n", self.delivered);
+        self.deliver_raw(account, &word, raw).await;
+        word
+    }
+
+    /// Stores an email of this raw message, which has this word.
+    async fn deliver_raw(&mut self, account: AccountId, word: &str, raw: String) {
         let blob = self.blobs.put(&mut Bytes::from(raw.clone())).await.unwrap().id;
         let id = self.commit_email(account, &raw, blob).await;
-        self.emails.insert(word.clone(), (account, id));
-        word
+        self.emails.insert(word.to_owned(), (account, id));
     }
 
     async fn commit_email(&self, account: AccountId, raw: &str, blob: BlobId) -> RecordId {
@@ -166,8 +171,13 @@ impl World {
 
     /// Opens the index, also when the tasks of one that was dropped have not ended yet.
     async fn open_search(&self) -> SearchIndex {
+        self.open_search_in(self.search_folder()).await
+    }
+
+    /// As [`World::open_search`], with the folder of an index in Tantivy.
+    async fn open_search_in(&self, folder: PathBuf) -> SearchIndex {
         let mut config = Config::new(match self.engine {
-            Engine::Tantivy => EngineUrl::Tantivy(self.search_folder()),
+            Engine::Tantivy => EngineUrl::Tantivy(folder),
             Engine::Opensearch => opensearch_url().unwrap().parse().unwrap(),
         });
         config.opensearch.prefix.clone_from(&self.prefix);
@@ -233,6 +243,29 @@ impl World {
         let found = records.get(A, &Get::small(email::KIND, ids)).await.unwrap();
         let emails = found.into_iter().flatten().map(|record| (record.id, record.created)).collect();
         compare(records, search.search.as_ref(), A, &emails).await.unwrap()
+    }
+
+    /// Lets an indexer work on an index until all emails are found in it, and stops it.
+    async fn index(&self, search: &SearchIndex) {
+        let running = self.run(search);
+        self.check(search).await;
+        running.stop().await;
+    }
+
+    /// How many emails were written to an index so far.
+    fn indexed(&self) -> u64 {
+        self.metric("restante_indexer_emails_total{outcome=\"indexed\"} ")
+    }
+
+    /// The names under which positions are saved with the records.
+    async fn followers(&self) -> BTreeSet<String> {
+        let followers = self.records.feed.followers().await.unwrap();
+        followers.into_iter().map(|(name, _)| name).collect()
+    }
+
+    async fn save_position(&self, follower: &str, position: Position) {
+        let checkpoint = Checkpoint { position, accounts: Vec::new() };
+        self.records.feed.save(follower, &checkpoint).await.unwrap();
     }
 
     fn metric(&self, line: &str) -> u64 {
@@ -520,6 +553,103 @@ async fn emails_that_come_back_by_a_restore_are_found(mut world: World) {
     world.deliver(B).await;
     world.check(&search).await;
     running.stop().await;
+}
+
+async fn two_indexes_of_the_same_records_do_not_share_a_position(mut world: World) {
+    for _ in 0..20 {
+        world.deliver(A).await;
+    }
+    let one = world.open_search().await;
+    world.index(&one).await;
+    let of_one = world.followers().await;
+    let other = world.open_search_in(world.folder.path().join("other")).await;
+    world.index(&other).await;
+    let all = world.followers().await;
+    let of_other: Vec<&String> = all.difference(&of_one).collect();
+    assert_eq!((of_one.len(), of_other.len()), (1, 1));
+
+    // The other index is behind, as while it is built.
+    world.save_position(of_other[0], Position::from_bytes([0, 0, 0, 0, 0, 0, 0, 1])).await;
+    let indexed = world.indexed();
+    world.index(&one).await;
+    assert_eq!(world.indexed(), indexed);
+}
+
+async fn a_restore_is_noticed_by_each_index_of_the_same_records(mut world: World) {
+    let original = world.folder.path().join("records");
+    world.records = open_records(&format!("lmdb:{}", original.display())).await;
+    for _ in 0..5 {
+        world.deliver(A).await;
+    }
+    let one = world.open_search().await;
+    let other = world.open_search_in(world.folder.path().join("other")).await;
+    world.index(&one).await;
+    world.index(&other).await;
+    let backup = world.folder.path().join("backup");
+    fs::create_dir(&backup).unwrap();
+    world.records.upkeep.backup(&backup).await.unwrap();
+    let before = world.emails.clone();
+    world.destroy("word2").await;
+    world.index(&one).await;
+    world.index(&other).await;
+    world.records.upkeep.close().await.unwrap();
+
+    world.records = open_records(&format!("lmdb:{}", backup.display())).await;
+    (world.emails, world.gone) = (before, BTreeMap::new());
+    for _ in 0..5 {
+        world.deliver(B).await;
+    }
+    world.index(&other).await; // its position is now beyond the one that the first index has
+    let running = world.run(&one);
+    world.caught_up(&one, B).await;
+    assert_eq!(find(&one, A, "word2").await, [world.emails["word2"].1.0]);
+    world.check(&one).await;
+    running.stop().await;
+}
+
+/// Has a checkpoint without an id of the index, and its position with the records as `indexer`.
+async fn an_index_of_the_version_before_goes_on(mut world: World) {
+    for _ in 0..20 {
+        world.deliver(A).await;
+    }
+    let search = world.open_search().await;
+    world.index(&search).await;
+    let begun = search.index.begin().await.unwrap();
+    let checkpoint = begun.checkpoint.unwrap();
+    let (identity, position) = (&checkpoint[1..17], &checkpoint[checkpoint.len() - 8..]);
+    let of_before = [&[1], identity, position].concat();
+    search.index.save(begun.series, of_before.into()).await.unwrap();
+    search.index.commit(begun.series).await.unwrap();
+    for name in world.followers().await {
+        world.records.feed.forget(&name).await.unwrap();
+    }
+    world.save_position("indexer", Position::from_bytes(position.try_into().unwrap())).await;
+
+    let indexed = world.indexed();
+    world.index(&search).await;
+    assert_eq!(world.indexed(), indexed);
+    // It has a name now: another index that saves its position as before does not concern it.
+    world.save_position("indexer", Position::from_bytes([0, 0, 0, 0, 0, 0, 0, 1])).await;
+    world.deliver(B).await;
+    world.index(&search).await;
+    assert_eq!(world.indexed(), indexed + 1);
+}
+
+async fn attachments_behind_the_last_text_are_not_read(mut world: World) {
+    let part = |head: &str, body: &str| format!("--x\r\nContent-Type: {head}\r\n\r\n{body}\r\n");
+    let pdf = part("application/pdf; name=\"drawing.pdf\"", &"JVBERi0xLjcK\r\n".repeat(100_000));
+    let (first, last) = (part("text/plain", "It says early."), part("text/plain", "It says late."));
+    let head = "Subject: parts\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n";
+    world.deliver_raw(A, "early", format!("{head}{first}{pdf}--x--\r\n")).await;
+    let search = world.open_search().await;
+    world.index(&search).await;
+    let id = world.emails["early"].1.0;
+    assert_eq!(find(&search, A, "drawing").await, [id]);
+    let bytes = world.metric("restante_indexer_bytes_total ");
+    assert!(bytes < 1_000, "{bytes} bytes were read");
+
+    world.deliver_raw(A, "late", format!("{head}{pdf}{last}--x--\r\n")).await;
+    world.index(&search).await;
 }
 
 async fn the_index_of_other_records_is_replaced(mut world: World) {
@@ -812,6 +942,8 @@ fn main() {
         an_index_that_is_complete_is_not_written_again,
         eq5_everything_is_found_again_after_the_index_was_cleared,
         emails_that_come_back_by_a_restore_are_found,
+        an_index_of_the_version_before_goes_on,
+        attachments_behind_the_last_text_are_not_read,
         the_index_of_other_records_is_replaced,
         an_email_without_its_message_does_not_keep_others_from_being_found,
         an_erased_account_leaves_the_index,
@@ -822,6 +954,8 @@ fn main() {
     ];
     let of_tantivy = tests![
         eq5_the_memory_engine_is_followed_as_well,
+        two_indexes_of_the_same_records_do_not_share_a_position,
+        a_restore_is_noticed_by_each_index_of_the_same_records,
         an_index_on_a_full_disk_is_tried_less_and_less_often,
         eq5_everything_is_found_after_the_index_was_deleted,
         eq5_everything_is_found_after_the_index_was_damaged,

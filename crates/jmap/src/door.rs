@@ -127,7 +127,10 @@ async fn expire_uploads(mail: Mail, directory: Directory, upload_seconds: u64) {
     }
 }
 
-/// Removes the expired uploads of all accounts once.
+/// Removes the expired uploads of all accounts once. An account whose uploads can't be removed is logged and left out.
+///
+/// # Errors
+/// Transient ones of the records, which concern all accounts, and those of the directory.
 pub(crate) async fn expire_all(
     mail: &Mail,
     directory: &Directory,
@@ -138,7 +141,13 @@ pub(crate) async fn expire_all(
         let page = Operation::Accounts { domain: None, after, limit: PAGE_MAX };
         let Answer::Accounts(page) = directory.operate(&actor, page).await? else { return Ok(removed) };
         for account in page.items {
-            removed += uploads::expire(mail, AccountId(account.account), upload_seconds).await?;
+            let account = AccountId(account.account);
+            match uploads::expire(mail, account, upload_seconds).await {
+                Err(error) if !error.is_transient() => {
+                    warn!(account = account.0, %error, "the expired uploads of an account can't be removed");
+                }
+                expired => removed += expired?,
+            }
         }
         after = page.next;
         if after.is_none() {

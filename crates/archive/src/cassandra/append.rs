@@ -4,7 +4,7 @@
 //! the postings and the long bodies, and last the row of the message itself. Without that row the message does not exist.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Instant,
 };
@@ -193,7 +193,7 @@ async fn store_entries(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<(),
     }
 }
 
-/// One attempt; `false` when it has to be repeated because epochs have changed before anything was written.
+/// One attempt; `false` when it has to be repeated because epochs have changed before or while something was written.
 async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, Error> {
     for entry in entries.iter_mut().filter(|entry| !entry.is_done()) {
         entry.epoch = Some(shared.epoch_for(entry.message.timestamp.0).await?);
@@ -233,12 +233,29 @@ async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, 
     shared.mark(&windows).await?;
     write(shared, &pending).await?;
     drop(appending);
+    let ended: BTreeSet<EpochId> =
+        pending.iter().filter(|entry| has_ended(shared, entry)).map(|entry| entry.window().0).collect();
+    if !ended.is_empty() && !are_open(shared, &ended).await? {
+        return Ok(false);
+    }
     for place in places {
         if let Some(entry) = entries.get_mut(place) {
             entry.outcome = Outcome::Stored;
         }
     }
     Ok(true)
+}
+
+/// Whether an entry's epoch is over, so that retention may find it empty and close it during the append. It does so a day later.
+fn has_ended(shared: &Shared, entry: &Entry<'_>) -> bool {
+    entry.epoch.is_some_and(|epoch| epoch.end_ns <= shared.now().0)
+}
+
+/// Whether epochs are open, by a state that is read now.
+async fn are_open(shared: &Shared, epochs: &BTreeSet<EpochId>) -> Result<bool, Error> {
+    shared.sync().await?;
+    let list = shared.catalog.list();
+    Ok(epochs.iter().all(|id| list.get(*id).is_some_and(|epoch| epoch.stage == Stage::Open)))
 }
 
 fn windows_of<'a, 'b>(entries: &[&'b Entry<'a>]) -> BTreeMap<(EpochId, i64), Vec<&'b Entry<'a>>> {

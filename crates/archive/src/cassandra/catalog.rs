@@ -303,6 +303,13 @@ impl Shared {
         Ok(())
     }
 
+    /// The windows that are registered in an epoch, whatever its stage.
+    pub(super) async fn windows_of(&self, epoch: EpochId) -> Result<BTreeSet<i64>, Error> {
+        let what = "read its catalogue";
+        let rows: Vec<CatalogRow> = self.database.read(what, Statement::ReadCatalog, (epoch,)).await?;
+        Ok(rows.into_iter().filter_map(|(_, _, window, ..)| window).collect())
+    }
+
     fn not_understood(&self, version: Option<u8>) -> Error {
         let keyspace = self.database.keyspace();
         match version {
@@ -390,8 +397,8 @@ impl Shared {
         }
     }
 
-    /// Makes the table of an epoch, and opens the epoch.
-    async fn make_table(&self, id: EpochId) -> Result<(), Error> {
+    /// Makes the table of an epoch unless it is there, and opens the epoch.
+    pub(super) async fn make_table(&self, id: EpochId) -> Result<(), Error> {
         let _one = self.changing_schema.lock().await;
         self.sync().await?;
         let list = self.catalog.list();

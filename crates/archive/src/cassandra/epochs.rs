@@ -7,7 +7,7 @@ use super::schema::{EpochId, SPAN_WINDOWS, ServerId, VERSION};
 /// How far an epoch's table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A server makes the table.
+    /// A server makes the table, or looks whether it is still empty. Appends wait until it is open or gone.
     Making,
     /// It takes messages.
     Open,
@@ -97,7 +97,7 @@ impl EpochList {
                 first_ns = first_ns.max(epoch.end_ns);
             }
         }
-        let live = |epoch: &&mut Epoch| epoch.stage == Stage::Open;
+        let live = |epoch: &&mut Epoch| epoch.stage != Stage::Dropping;
         if list.open().count() >= cut.epochs_max.max(1) {
             // The epoch before is made longer, or the one after.
             let before = list.epochs.iter_mut().filter(live).filter(|epoch| epoch.first_ns <= timestamp);

@@ -14,7 +14,8 @@ use crate::{Error, Pruned, Retention};
 
 /// Attempts to change the list of epochs while other servers change it.
 const ATTEMPTS: usize = 20;
-/// How long ago an epoch without messages must have ended to be removed: late messages may still come.
+/// How long ago an epoch without messages must have ended, and been opened, to be removed: late messages may still come. Also how
+/// far the clocks of servers may differ (see `has_ended` in `append.rs`).
 const EMPTY_SECONDS: i64 = 86_400;
 
 /// An epoch and what it has.
@@ -27,19 +28,28 @@ pub(super) struct Held {
 /// Removes what `policy` doesn't keep.
 pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
     shared.sync().await?;
-    for epoch in shared.catalog.list().epochs.iter().filter(|epoch| epoch.stage == Stage::Dropping) {
+    for epoch in &shared.catalog.list().epochs {
         // Left behind by an interrupted prune.
         if epoch.is_to_be_finished_by(shared.server, shared.now().0) {
-            drop_epoch(shared, epoch).await?;
+            match epoch.stage {
+                Stage::Making => shared.make_table(epoch.id).await?,
+                Stage::Open => {}
+                Stage::Dropping => drop_epoch(shared, epoch).await?,
+            }
         }
     }
+    shared.sync().await?;
     let held = held(shared).await?;
     let mut pruned = Pruned::default();
     for held in choose(&held, policy, now) {
         let epoch = &held.epoch;
         let windows = shared.catalog.contents(epoch.id).windows.clone();
-        if !take_out(shared, epoch).await? {
-            continue; // another server drops it
+        let is_taken_out = match held.count.messages {
+            0 => take_out_if_empty(shared, epoch).await?,
+            _ => take_out(shared, epoch).await?,
+        };
+        if !is_taken_out {
+            continue; // another server drops it, or it is not empty any more
         }
         // Counted now, when no new append stores into it.
         let count = marks::sum(shared.count(epoch, &windows, false).await?.values());
@@ -82,8 +92,9 @@ fn choose(held: &[Held], policy: &Retention, now: Timestamp) -> Vec<Held> {
         let is_too_old = policy.oldest_kept(now).is_some_and(ended_before);
         let is_too_many = policy.capacity.is_some_and(|capacity| behind >= capacity);
         let is_too_big = policy.size_bytes.is_some_and(|size| kept_bytes > size) && behind > 0;
+        let day_ago = now.plus_seconds(-EMPTY_SECONDS);
         let goes = match held.count.messages {
-            0 => is_too_old || ended_before(now.plus_seconds(-EMPTY_SECONDS)),
+            0 => is_too_old || (ended_before(day_ago) && held.epoch.since_ns <= day_ago.0),
             _ => is_too_old || is_too_many || is_too_big,
         };
         if !goes && held.count.messages > 0 {
@@ -111,6 +122,55 @@ async fn take_out(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
         if applied == Applied::Yes {
             return Ok(true);
         }
+    }
+    Err(busy())
+}
+
+/// Takes out an epoch that was counted as empty, unless it has messages by now; returns whether this server has taken it out.
+///
+/// It is closed first. Appends that begin later wait, and one that is in progress reads the list of epochs after its writes, and
+/// answers only if the epoch was still open. So every message that was answered is there when the epoch is counted again.
+async fn take_out_if_empty(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
+    let list = shared.catalog.list();
+    if list.get(epoch.id) != Some(epoch) {
+        return Ok(false);
+    }
+    let closed = list.with_stage(epoch.id, Stage::Making, shared.server, shared.now().0);
+    let is_closed = shared.replace_list(&list, &closed).await? == Applied::Yes;
+    if is_closed && is_empty(shared, epoch).await? {
+        let wanted = closed.with_stage(epoch.id, Stage::Dropping, shared.server, shared.now().0);
+        let applied = shared.replace_list(&closed, &wanted).await?;
+        if applied == Applied::Yes {
+            shared.sync().await?;
+            return Ok(true);
+        }
+    }
+    open_again(shared, epoch).await?;
+    Ok(false)
+}
+
+/// Whether an epoch has no messages, by its rows: counts may have been made before it was closed.
+async fn is_empty(shared: &Shared, epoch: &Epoch) -> Result<bool, Error> {
+    for window in shared.windows_of(epoch.id).await? {
+        if shared.count_window(epoch.id, window).await?.messages > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Opens an epoch that this server has closed, perhaps by a change whose outcome is unknown.
+async fn open_again(shared: &Shared, epoch: &Epoch) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        shared.sync().await?;
+        let list = shared.catalog.list();
+        let found = list.get(epoch.id);
+        let is_closed =
+            found.is_some_and(|found| found.stage == Stage::Making && found.server == shared.server);
+        if !is_closed {
+            return Ok(());
+        }
+        shared.make_table(epoch.id).await?;
     }
     Err(busy())
 }
@@ -180,6 +240,17 @@ mod tests {
             day.count.body_bytes = 5_000_000;
         }
         assert_eq!(chosen(&held, "size:1MB", 0), [0, 1]);
+    }
+
+    /// A late message may have made it a moment ago, and not be stored yet.
+    #[test]
+    fn an_empty_epoch_stays_for_a_day_after_it_was_opened() {
+        let day_later = EMPTY_SECONDS * 1_000_000_000 + 500;
+        let mut held = days(1);
+        held[0].count.messages = 0;
+        held[0].epoch.since_ns = 500;
+        assert_eq!(chosen(&held, "capacity:20", day_later - 1), [0_i32; 0]);
+        assert_eq!(chosen(&held, "capacity:20", day_later), [0]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
 
 /// Stores messages that are sorted by key; returns of each whether it is new.
 async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool>, Error> {
-    let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0 };
+    let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0, tried: 0 };
     let mut attempt = 1;
     loop {
         let lease = shared.database.writer().await?;
@@ -117,6 +117,40 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
 struct Progress {
     is_stored: Vec<bool>,
     done: usize,
+    /// The messages before this one, from `done` on, were in a transaction whose answer was lost, so that it is unknown whether it was
+    /// committed.
+    tried: usize,
+}
+
+impl Progress {
+    /// Takes up which of the next messages a transaction has stored.
+    ///
+    /// When it has stored none of those that an earlier one had tried, that one was committed, so that they count as stored. When it
+    /// has stored one, that one was not.
+    fn take(&mut self, flags: &[Flag]) {
+        let tried = self.tried.saturating_sub(self.done);
+        let was_committed = !flags.iter().take(tried).any(|flag| *flag == Flag::New);
+        let answers = self.is_stored.iter_mut().skip(self.done);
+        for (place, (is_stored, flag)) in answers.zip(flags).enumerate() {
+            let is_found = *flag == Flag::Found && was_committed && place < tried;
+            *is_stored = *flag == Flag::New || is_found;
+        }
+        self.done += flags.len();
+        if !was_committed {
+            self.tried = self.done;
+        }
+    }
+}
+
+/// What a transaction says of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flag {
+    /// It has stored it.
+    New,
+    /// It was there.
+    Found,
+    /// The group has it twice, and this is not the first.
+    Repeated,
 }
 
 /// One transaction.
@@ -130,18 +164,21 @@ async fn transact(
     let rest = rest.get(..first_windows(rest, shared.window_ns)).unwrap_or_default();
     let places = place(shared, connection, rest).await?;
     let chunks = chunks(rest, &places);
-    let stored = match chunks.as_slice() {
-        [chunk] => vec![chunk.insert(connection).await?],
-        chunks => insert_all(connection, chunks).await?,
+    let mut may_be_committed = false;
+    let inserted = match chunks.as_slice() {
+        [chunk] => chunk.insert(connection, &mut may_be_committed).await.map(|stored| vec![stored]),
+        chunks => insert_all(connection, chunks, &mut may_be_committed).await,
     };
-    let is_stored = progress.is_stored.iter_mut().skip(progress.done);
-    let flags = chunks.iter().zip(&stored).flat_map(|(chunk, stored)| chunk.flags(stored));
-    for (is_stored, flag) in is_stored.zip(flags) {
-        *is_stored = flag;
+    if may_be_committed && inserted.as_ref().is_err_and(AttemptError::is_outcome_unknown) {
+        let tried = chunks.iter().map(|chunk| chunk.messages.len()).sum::<usize>();
+        progress.tried = progress.tried.max(progress.done + tried);
     }
+    let stored = inserted?;
+    let flags: Vec<Flag> =
+        chunks.iter().zip(&stored).flat_map(|(chunk, stored)| chunk.flags(stored)).collect();
+    progress.take(&flags);
     for (chunk, stored) in chunks.iter().zip(&stored) {
         shared.catalog.count(chunk.window.generation, chunk.window.first_ns, &chunk.counts(stored));
-        progress.done += chunk.messages.len();
     }
     Ok(())
 }
@@ -160,8 +197,9 @@ async fn place(
     messages: &[&Message],
 ) -> Result<Vec<(Window, TopicId)>, AttemptError> {
     for _ in 0..ATTEMPTS {
-        match shared.catalog.place(messages) {
+        match shared.catalog.place(&connection.instance, messages) {
             Ok(places) => return Ok(places),
+            Err(Missing::Catalog) => shared.catalog.load(connection).await?,
             Err(Missing::Windows(timestamps)) => {
                 shared.catalog.make_windows(connection, &timestamps, shared.window_ns).await?;
             }
@@ -211,8 +249,14 @@ impl Chunk<'_> {
         connection.prepared((self.window.generation, select), sql).await.doing("store messages")
     }
 
-    async fn insert(&self, connection: &Connection) -> Result<Stored, AttemptError> {
+    /// Stores the chunk in a transaction of its own.
+    async fn insert(
+        &self,
+        connection: &Connection,
+        may_be_committed: &mut bool,
+    ) -> Result<Stored, AttemptError> {
         let statement = self.prepare(connection).await?;
+        *may_be_committed = true;
         self.execute(connection, &statement).await
     }
 
@@ -239,13 +283,17 @@ impl Chunk<'_> {
         Ok(stored)
     }
 
-    /// Whether each message is new; of equal ones the first.
-    fn flags(&self, stored: &Stored) -> impl Iterator<Item = bool> {
+    /// What became of each message.
+    fn flags(&self, stored: &Stored) -> impl Iterator<Item = Flag> {
         let mut last = None;
         self.messages.iter().map(move |message| {
             let key = message.key();
             let is_repeated = last.replace(key) == Some(key);
-            !is_repeated && stored.contains_key(&key)
+            match (is_repeated, stored.contains_key(&key)) {
+                (true, _) => Flag::Repeated,
+                (false, true) => Flag::New,
+                (false, false) => Flag::Found,
+            }
         })
     }
 
@@ -260,7 +308,11 @@ impl Chunk<'_> {
 
 /// Stores several chunks in one transaction, sent without waiting for each one's answer. When one fails, the connection is not
 /// used again, and the server takes back what the others did.
-async fn insert_all(connection: &Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, AttemptError> {
+async fn insert_all(
+    connection: &Connection,
+    chunks: &[Chunk<'_>],
+    may_be_committed: &mut bool,
+) -> Result<Vec<Stored>, AttemptError> {
     let mut statements = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         statements.push(chunk.prepare(connection).await?);
@@ -269,6 +321,28 @@ async fn insert_all(connection: &Connection, chunks: &[Chunk<'_>]) -> Result<Vec
     let inserts =
         chunks.iter().zip(&statements).map(|(chunk, statement)| chunk.execute(connection, statement));
     let stored = futures_util::future::try_join_all(inserts).await?;
+    *may_be_committed = true;
     connection.client.batch_execute("COMMIT").await.doing("store messages")?;
     Ok(stored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Flag::*, *};
+
+    fn taken(done: usize, tried: usize, flags: &[Flag]) -> Vec<bool> {
+        let mut progress = Progress { is_stored: vec![false; done + flags.len()], done, tried };
+        progress.take(flags);
+        progress.is_stored.split_off(done)
+    }
+
+    #[test]
+    fn what_is_found_after_a_lost_answer_was_stored() {
+        assert_eq!(taken(1, 0, &[New, Found, Repeated]), [true, false, false]);
+        assert_eq!(taken(1, 4, &[Found, Found, Repeated]), [true, true, false]);
+        // The lost transaction had fewer.
+        assert_eq!(taken(1, 3, &[Found, Found, Found, New]), [true, true, false, true]);
+        // It was not committed: it would have stored them all.
+        assert_eq!(taken(0, 3, &[New, Found, Repeated]), [true, false, false]);
+    }
 }

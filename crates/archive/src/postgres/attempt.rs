@@ -88,6 +88,18 @@ impl AttemptError {
         }
     }
 
+    /// Whether a commit may have been made although it has failed: the connection ended before the answer came. Any other error of
+    /// the database says that the transaction was rolled back.
+    pub(super) fn is_outcome_unknown(&self) -> bool {
+        match self {
+            Self::Database(_, error) => {
+                let ended = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN];
+                error.code().is_none_or(|state| ended.contains(state))
+            }
+            Self::WindowsDropped | Self::Other(_) => false,
+        }
+    }
+
     /// Whether the same may succeed at once on another connection, or now that another transaction has ended.
     pub(super) fn is_worth_repeating(&self) -> bool {
         match self {

@@ -4,6 +4,9 @@
 //! too old: a server that adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
 //! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Removing
 //! windows raises `state.drops`, and the catalogue is read anew.
+//!
+//! A failover may take registrations back, and another server may give the same numbers to other topics then. So the catalogue is
+//! of one *instance* (see [`Connection::instance`]), and messages are only stored over a connection to that one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -77,6 +80,8 @@ struct State {
     version: u64,
     /// What was noted last: the version, the window's first nanosecond, the topic.
     notes: VecDeque<(u64, i64, TopicId)>,
+    /// The instance that the catalogue was read from.
+    instance: String,
 }
 
 /// A window that a query may have to look at.
@@ -116,6 +121,8 @@ pub(super) enum Missing<'a> {
     Windows(Vec<i64>),
     /// Topics of windows: the generation, the channel, the topic.
     Topics(Vec<(i64, &'a str, &'a str)>),
+    /// The catalogue of this instance: what is known is another one's.
+    Catalog,
 }
 
 impl Catalog {
@@ -204,9 +211,16 @@ impl Catalog {
         state.sequence >= sequence && state.drops == drops
     }
 
-    /// Where messages go, as of one moment: the window and the topic's number of each.
-    pub(super) fn place<'a>(&self, messages: &[&'a Message]) -> Result<Vec<(Window, TopicId)>, Missing<'a>> {
+    /// Where messages go in an instance, as of one moment: the window and the topic's number of each.
+    pub(super) fn place<'a>(
+        &self,
+        instance: &str,
+        messages: &[&'a Message],
+    ) -> Result<Vec<(Window, TopicId)>, Missing<'a>> {
         let state = self.state.read();
+        if state.instance != instance {
+            return Err(Missing::Catalog);
+        }
         let mut places = Vec::with_capacity(messages.len());
         let mut no_window = BTreeSet::new();
         let mut no_topic = BTreeSet::new();
@@ -282,6 +296,18 @@ impl Catalog {
         self.load_in_turn(connection).await
     }
 
+    /// Reads everything anew at the first use of a connection that reaches another instance.
+    pub(super) async fn load_if_other(&self, connection: &Connection) -> Result<(), AttemptError> {
+        if connection.is_first_use() && !self.is_of(connection) {
+            self.load(connection).await?;
+        }
+        Ok(())
+    }
+
+    fn is_of(&self, connection: &Connection) -> bool {
+        self.state.read().instance == connection.instance
+    }
+
     async fn load_in_turn(&self, connection: &Connection) -> Result<(), AttemptError> {
         let client = begin_snapshot(connection).await?;
         let (sequence, drops) = read_state(client).await?;
@@ -291,14 +317,18 @@ impl Catalog {
         let mut new = State::new(self.topic_bits, state.version + 1);
         new.add(&windows, &topics)?;
         (new.sequence, new.drops) = (sequence, drops);
+        new.instance.clone_from(&connection.instance);
         *state = new;
         Ok(())
     }
 
-    /// Reads what is newer than what is known. When windows have gone, or the database has gone back to an older state,
-    /// everything is read anew.
+    /// Reads what is newer than what is known. When the connection reaches another instance, or the database has gone back to an
+    /// older state, everything is read anew.
     pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), AttemptError> {
         let _turn = self.reading.lock().await;
+        if !self.is_of(connection) {
+            return self.load_in_turn(connection).await;
+        }
         let (known_sequence, known_drops) = {
             let state = self.state.read();
             (state.sequence, state.drops)
@@ -372,7 +402,10 @@ impl Catalog {
         client.execute(sql, &[&generations, &ids, &sequence]).await.doing(what)?;
         // Synced, because what is kept in memory must not outlive what a crash of the server takes back.
         client.batch_execute("COMMIT").await.doing(what)?;
-        self.state.write().take_registered(pairs, &ids, sequence);
+        let mut state = self.state.write();
+        if state.instance == connection.instance {
+            state.take_registered(pairs, &ids, sequence);
+        }
         Ok(())
     }
 }
@@ -407,6 +440,7 @@ impl State {
             drops: 0,
             version,
             notes: VecDeque::new(),
+            instance: String::new(),
         }
     }
 

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use restante_core::{Clock, Timestamp, nonzero};
 use rustix::net::sockopt;
 use tokio::{io::BufReader, net::TcpStream};
-use tokio_postgres::{Client, Statement, config::Host, tls::MakeTlsConnect};
+use tokio_postgres::{Client, SimpleQueryMessage, Statement, config::Host, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::{info, warn};
 
@@ -244,6 +244,10 @@ pub(super) const PLANNER: &str = "\
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; \
     SET enable_mergejoin = off; SET enable_material = off; SET max_parallel_workers_per_gather = 0";
 
+/// Names the server process and the database.
+const INSTANCE: &str = "\
+    SELECT pg_postmaster_start_time() || ' ' || oid FROM pg_database WHERE datname = current_database()";
+
 /// Makes connections.
 pub(super) struct Connector {
     options: Arc<ConnectOptions>,
@@ -264,6 +268,10 @@ pub(super) struct Held {
 /// A connection and the statements that it knows.
 pub(super) struct Connection {
     pub(super) client: Client,
+    /// The server process and the database that it reaches. What one instance has committed stays, so long as it has this name:
+    /// after a failover or a restore, which may lack commits, connections have another one.
+    pub(super) instance: String,
+    is_new: AtomicBool,
     /// A connection whose work was given up, at an error or a time-out, is not used again: it is unknown what it still has to
     /// say.
     is_at_work: AtomicBool,
@@ -288,6 +296,11 @@ impl Connection {
         }
         prepared.insert(key, statement.clone());
         Ok(statement)
+    }
+
+    /// Whether this is called for the first time.
+    pub(super) fn is_first_use(&self) -> bool {
+        self.is_new.swap(false, Ordering::Relaxed)
     }
 
     fn is_unfit(&self) -> bool {
@@ -342,11 +355,21 @@ impl Connector {
         let connected = Box::pin(self.options.config.connect_raw(stream, tls)).await;
         let (client, socket) = connected.map_err(|error| attempt::failed("be reached", error))?;
         let mut socket: Socket = Box::pin(socket);
-        drive(&mut socket, client.batch_execute(&self.session))
-            .await
-            .map_err(|error| attempt::failed("set up a connection", error))?;
+        let what = "set up a connection";
+        let set_up = format!("{}; {INSTANCE}", self.session);
+        let answers = drive(&mut socket, client.simple_query(&set_up)).await;
+        let answers = answers.map_err(|error| attempt::failed(what, error))?;
+        let instance = answers.iter().find_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let Some(instance) = instance.map(str::to_owned) else {
+            return Err(Error::internal("postgres doesn't say when it was started"));
+        };
         let connection = Connection {
             client,
+            instance,
+            is_new: AtomicBool::new(true),
             is_at_work: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             prepared: Mutex::default(),

@@ -125,6 +125,7 @@ impl Reading<'_> {
     /// The page; `None` when the catalogue was too old. A catalogue that is as new as what an attempt before has seen is new
     /// enough: that was after the query had begun.
     async fn page(&self, seen: &mut Seen) -> Result<Option<Page>, AttemptError> {
+        self.shared.catalog.load_if_other(self.connection).await?;
         let cursor = self.place_of_cursor().await?;
         let range = self.query.range(cursor);
         let answer = self.shared.catalog.ask(self.query, &range);

@@ -52,7 +52,7 @@ async fn prune_on(
     let mut held = held(connection).await?;
     let catalog_bytes = disk_bytes(connection, "c.relname !~ '^messages_[0-9]+$'").await?;
     for window in choose(&held, catalog_bytes, policy, now) {
-        let (messages, drops) = remove(connection, &window.window).await?;
+        let Some((messages, drops)) = remove(connection, &window).await? else { continue };
         shared.catalog.forget(&window.window, drops);
         info!(leaf = window.window.leaf(), messages, "window removed");
         shared.metrics.pruned_messages.inc_by(messages);
@@ -154,10 +154,11 @@ impl Left {
 }
 
 /// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while others have the locks.
-async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
+/// `None` when the window was counted as empty and has messages now: it stays.
+async fn remove(connection: &Connection, held: &Held) -> Result<Option<(u64, i64)>, AttemptError> {
     let mut attempt = 1;
     loop {
-        let error = match try_to_remove(connection, window).await {
+        let error = match try_to_remove(connection, held).await {
             Ok(removed) => return Ok(removed),
             Err(error) => error,
         };
@@ -166,7 +167,10 @@ async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), 
         if !is_in_use || attempt == DROP_ATTEMPTS {
             return Err(error);
         }
-        debug!(leaf = window.leaf(), attempt, "a window's table is in use: it is dropped a little later");
+        debug!(
+            leaf = held.window.leaf(),
+            attempt, "a window's table is in use: it is dropped a little later"
+        );
         connection.client.batch_execute("ROLLBACK").await.doing("remove a window")?;
         tokio::time::sleep(DROP_PAUSE).await;
         attempt += 1;
@@ -177,15 +181,23 @@ async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), 
 ///
 /// A transaction that stores into the window locks its table and counts, under a foreign key to the window. So running
 /// ones are waited for and counted, and later ones find no table and store elsewhere.
-async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
+async fn try_to_remove(connection: &Connection, held: &Held) -> Result<Option<(u64, i64)>, AttemptError> {
     let what = "remove a window";
+    let window = &held.window;
     let (client, leaf) = (&connection.client, window.leaf());
-    let detach = format!(
-        "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-         LOCK TABLE {leaf} IN ACCESS EXCLUSIVE MODE;
-         ALTER TABLE messages DETACH PARTITION {leaf}"
+    let lock = format!(
+        "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; LOCK TABLE {leaf} IN ACCESS EXCLUSIVE MODE"
     );
-    client.batch_execute(&detach).await.doing(what)?;
+    client.batch_execute(&lock).await.doing(what)?;
+    if held.messages == 0 {
+        // It was counted before the lock: a message may have been stored since.
+        let any = format!("SELECT 1 FROM {leaf} LIMIT 1");
+        if client.query_opt(&any, &[]).await.doing(what)?.is_some() {
+            client.batch_execute("ROLLBACK").await.doing(what)?;
+            return Ok(None);
+        }
+    }
+    client.batch_execute(&format!("ALTER TABLE messages DETACH PARTITION {leaf}")).await.doing(what)?;
     let row = client.query_one(RAISE_DROPS, &[]).await.doing(what)?;
     let uncount = "DELETE FROM window_counts WHERE generation = $1 RETURNING messages";
     let rows = client.query(uncount, &[&window.generation]).await.doing(what)?;
@@ -195,7 +207,7 @@ async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64,
     for row in &rows {
         messages += get::<i64>(row, 0)?.max(0) as u64;
     }
-    Ok((messages, get(&row, 0)?))
+    Ok(Some((messages, get(&row, 0)?)))
 }
 
 const RAISE_DROPS: &str = "UPDATE state SET drops = drops + 1 RETURNING drops";

@@ -1,7 +1,8 @@
 //! When blobs were last put or touched, read from the manifests of all servers.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
+    ops::Range,
     sync::Arc,
 };
 
@@ -39,7 +40,9 @@ pub(super) struct Known {
     since: Option<Timestamp>,
     /// When the manifests were listed last.
     listed_at: Timestamp,
-    read: HashSet<String>,
+    /// The manifests of the last half hour that have been read: they are listed again, beside others that become visible late.
+    /// After a failure, also earlier ones.
+    read: BTreeSet<String>,
     entries: HashMap<BlobId, Entry>,
     /// How often the manifests were listed.
     round: u64,
@@ -66,6 +69,20 @@ impl Known {
     pub(super) fn is_named_after(&self, id: BlobId, round: u64) -> bool {
         self.entries.get(&id).is_some_and(|entry| entry.round > round)
     }
+
+    /// Keys between which all manifests have been read, and none becomes visible any more. A clock that was set back makes them
+    /// fewer.
+    fn complete(&self, now: Timestamp) -> Option<Range<String>> {
+        let end = self.listed_at.min(now).plus_seconds(-MARGIN_SECONDS);
+        self.since.map(|since| manifests_from(since)..manifests_from(end))
+    }
+
+    /// Notes that all manifests since a time were listed and read. The keys of those that are not read again anyway are forgotten.
+    fn note_listed(&mut self, from: Timestamp, now: Timestamp) {
+        self.since = Some(self.since.map_or(from, |since| since.min(from)));
+        self.listed_at = now;
+        self.read = self.read.split_off(&manifests_from(now.plus_seconds(-MARGIN_SECONDS)));
+    }
 }
 
 impl Times {
@@ -88,9 +105,8 @@ impl Times {
         let is_read = known.since.is_some_and(|since| since <= from);
         let begin = if is_read { listed_to } else { from.plus_seconds(-MARGIN_SECONDS) };
         known.round += 1;
-        self.read_from(&mut known, begin).await?;
-        known.since = Some(known.since.map_or(from, |since| since.min(from)));
-        known.listed_at = now;
+        self.read_from(&mut known, begin, now).await?;
+        known.note_listed(from, now);
         Ok(known)
     }
 
@@ -124,12 +140,16 @@ impl Times {
         }
     }
 
-    async fn read_from(&self, known: &mut Known, begin: Timestamp) -> Result<(), Error> {
+    async fn read_from(&self, known: &mut Known, begin: Timestamp, now: Timestamp) -> Result<(), Error> {
         let mut after = manifests_from(begin);
+        let complete = known.complete(now);
         loop {
             let page = self.client.list(LOG, Some(&after), usize::MAX).await?;
             let keys = page.objects.iter().map(|object| object.key.clone());
-            let is_new = |key: &String| manifest_time(key).is_some() && !known.read.contains(key);
+            let is_read = |key: &String| {
+                known.read.contains(key) || complete.as_ref().is_some_and(|complete| complete.contains(key))
+            };
+            let is_new = |key: &String| manifest_time(key).is_some() && !is_read(key);
             let unread: Vec<String> = keys.filter(is_new).collect();
             let mut reads = stream::iter(unread).map(|key| self.read(key)).buffer_unordered(READS_MAX);
             while let Some((key, entries)) = reads.try_next().await? {
@@ -160,5 +180,37 @@ impl Times {
             None => Vec::new(),
         };
         Ok((key, entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::s3::schema::manifest_key;
+
+    const HOUR: i64 = 3_600;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp(0).plus_seconds(seconds)
+    }
+
+    /// The key of each manifest was kept for three days.
+    #[test]
+    fn keys_are_kept_only_of_manifests_that_are_listed_again() {
+        let mut known = Known::default();
+        assert_eq!(known.complete(at(0)), None);
+        let keys: Vec<String> =
+            (0..48 * HOUR).step_by(60).map(|second| manifest_key(at(second), 1, 0)).collect();
+        known.read.extend(keys.iter().cloned());
+        known.note_listed(at(HOUR), at(48 * HOUR));
+        assert_eq!(known.read.len(), 30);
+        let complete = known.complete(at(49 * HOUR)).unwrap();
+        let since_from = &keys[60..];
+        let is_known = |key: &String| known.read.contains(key) || complete.contains(key);
+        assert!(since_from.iter().all(is_known), "none is read again");
+        assert!(!is_known(&keys[59]) && !is_known(&manifest_key(at(48 * HOUR), 1, 0)));
+        // After a clock was set back, what was written meanwhile may have earlier times.
+        let complete = known.complete(at(24 * HOUR)).unwrap();
+        assert!(!complete.contains(&manifest_key(at(24 * HOUR), 1, 0)));
     }
 }

@@ -29,6 +29,15 @@ pub struct Server {
     pub address: SocketAddr,
 }
 
+/// The way to a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Servers that take mail for the domain, at least one, in the order in which they are tried.
+    pub servers: Vec<Server>,
+    /// Why the domain has other servers that are not among them, in words of this server; `None` when these are all.
+    pub missing: Option<String>,
+}
+
 /// Finds servers by their `MX` records.
 pub struct Router {
     resolver: Arc<dyn Resolver>,
@@ -64,11 +73,11 @@ impl Router {
         &self.own
     }
 
-    /// The servers that take mail for a domain, at least one, in the order in which they are tried.
+    /// The servers that take mail for a domain.
     ///
     /// # Errors
     /// The reply that stands for all of its recipients. It is 5yz only when the DNS says for certain that the domain takes no mail: anything else may pass.
-    pub async fn route(&self, domain: &str) -> Result<Vec<Server>, Reply> {
+    pub async fn route(&self, domain: &str) -> Result<Route, Reply> {
         if let Some(literal) = domain.strip_prefix('[') {
             return self.literal(domain, literal);
         }
@@ -86,17 +95,25 @@ impl Router {
             // RFC 7505 §3: the root is its only server.
             return Err(Reply::own(556, "5.1.10", format!("the domain {domain} takes no mail")));
         }
+        let is_cut = records.len() > SERVERS_MAX;
         let hosts = self.hosts(records).await;
         let hosts = self.before_own(&domain, hosts)?;
-        let servers = self.servers(&hosts);
+        let mut servers = self.servers(&hosts);
         if servers.is_empty() {
             return Err(unreachable(&domain, hosts, is_implicit));
         }
-        Ok(servers)
+        let is_cut = is_cut || servers.len() > self.addresses_max;
+        servers.truncate(self.addresses_max);
+        let unknown = hosts.iter().find_map(|host| match &host.addresses {
+            Answer::Temporary(why) => Some(format!("the server {} can't be looked up now: {why}", host.name)),
+            _ => None,
+        });
+        let cut = || is_cut.then(|| format!("{domain} has more servers than are tried at once"));
+        Ok(Route { servers, missing: unknown.or_else(cut) })
     }
 
     /// An address in brackets in place of a domain (RFC 5321 §4.1.3).
-    fn literal(&self, domain: &str, literal: &str) -> Result<Vec<Server>, Reply> {
+    fn literal(&self, domain: &str, literal: &str) -> Result<Route, Reply> {
         let literal = literal.strip_suffix(']').unwrap_or_default();
         let tag = literal.get(..5).filter(|tag| tag.eq_ignore_ascii_case("IPv6:"));
         let ip = match tag.and_then(|tag| literal.get(tag.len()..)) {
@@ -110,7 +127,7 @@ impl Router {
         if self.own.is_address(address) {
             return Err(looped(domain));
         }
-        Ok(vec![Server { name: domain.to_owned(), address }])
+        Ok(Route { servers: vec![Server { name: domain.to_owned(), address }], missing: None })
     }
 
     /// The servers in the order of their preference, equal ones in any, with their addresses.
@@ -163,7 +180,6 @@ impl Router {
                 servers.push(Server { name: host.name.clone(), address: SocketAddr::new(ip, self.port) });
             }
         }
-        servers.truncate(self.addresses_max);
         servers
     }
 

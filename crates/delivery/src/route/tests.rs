@@ -23,7 +23,8 @@ fn router(resolver: &Arc<FixedResolver>, seed: u64) -> Router {
 }
 
 async fn names(resolver: &Arc<FixedResolver>, domain: &str) -> Vec<String> {
-    router(resolver, 1).route(domain).await.unwrap().into_iter().map(|server| server.name).collect()
+    let route = router(resolver, 1).route(domain).await.unwrap();
+    route.servers.into_iter().map(|server| server.name).collect()
 }
 
 async fn refused(resolver: &Arc<FixedResolver>, domain: &str) -> (u16, String) {
@@ -43,7 +44,7 @@ async fn out6_servers_are_tried_by_preference() {
         address(&resolver, &format!("{host}.example.net"), &[ip]);
     }
     assert_eq!(names(&resolver, "Example.NET").await, ["a.example.net", "b.example.net", "c.example.net"]);
-    let servers = router(&resolver, 1).route("example.net").await.unwrap();
+    let servers = router(&resolver, 1).route("example.net").await.unwrap().servers;
     assert_eq!(servers[0].address, "192.0.2.1:25".parse().unwrap());
 }
 
@@ -57,7 +58,7 @@ async fn out6_equal_servers_are_shuffled() {
     let router = router(&resolver, 7);
     let mut seconds = std::collections::BTreeSet::new();
     for _ in 0..50 {
-        let servers = router.route("example.net").await.unwrap();
+        let servers = router.route("example.net").await.unwrap().servers;
         assert_eq!(servers[0].name, "c.example.net");
         seconds.insert(servers[1].name.clone());
     }
@@ -68,7 +69,7 @@ async fn out6_equal_servers_are_shuffled() {
 async fn out6_a_domain_without_servers_is_one_itself() {
     let resolver = resolver();
     address(&resolver, "example.net", &["192.0.2.1", "2001:db8::1", "192.0.2.2"]);
-    let servers = router(&resolver, 1).route("example.net").await.unwrap();
+    let servers = router(&resolver, 1).route("example.net").await.unwrap().servers;
     let families: Vec<bool> = servers.iter().map(|server| server.address.is_ipv4()).collect();
     assert_eq!(families, [true, false, true], "by turns");
 }
@@ -153,4 +154,20 @@ async fn out9_a_domain_that_certainly_does_not_exist_is_the_end() {
     assert_eq!(refused(&resolver, "missing.example").await, reply(550, "5.1.2"));
     resolver.set_mx("empty.example", Answer::NoRecords);
     assert_eq!(refused(&resolver, "empty.example").await, reply(550, "5.4.4"));
+}
+
+/// Servers that were not looked up, or are more than are tried at once, would perhaps have taken the mail.
+#[tokio::test]
+async fn out14_a_route_says_why_servers_are_missing() {
+    let resolver = resolver();
+    let missing = async || router(&resolver, 1).route("example.net").await.unwrap().missing;
+    resolver.add_mx("example.net", &[(10, "a.example.net"), (20, "b.example.net")]);
+    resolver.set_addresses("a.example.net", Answer::NoRecords);
+    address(&resolver, "b.example.net", &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"]);
+    assert_eq!(missing().await, None);
+    resolver.set_addresses("a.example.net", Answer::Temporary("no answer".into()));
+    let found = missing().await;
+    assert_eq!(found.as_deref(), Some("the server a.example.net can't be looked up now: no answer"));
+    address(&resolver, "a.example.net", &["192.0.2.6"]);
+    assert_eq!(missing().await.as_deref(), Some("example.net has more servers than are tried at once"));
 }

@@ -1,14 +1,15 @@
 //! One attempt: recipients of one message and one domain.
 
-use std::panic::AssertUnwindSafe;
+use std::{ops::Deref, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt;
 use restante_mail::queue::{Claimed, Ending, Outcome, Reply, SourceKind};
+use tokio::{sync::SemaphorePermit, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
     Shared, notes, reports,
-    worker::{RETURN_SECONDS, count},
+    worker::{NOTE_PAUSE, NOTE_TRIES_MAX, count},
 };
 use crate::{
     Attempted, Connection, NoticeKind, Outgoing, PrepareError, Recipient,
@@ -16,8 +17,8 @@ use crate::{
     schedule::{self, Next},
 };
 
-/// How often a submission is tried to be brought up to date.
-const REPORT_TRIES_MAX: u32 = 3;
+/// How often a submission is tried to be brought up to date while the server stops: the outcomes are to be noted before it ends.
+const REPORT_TRIES_STOPPING: u32 = 3;
 /// When a message that could not be prepared is tried again, in seconds; each time later.
 const FAULT_SECONDS: u64 = 60;
 
@@ -34,8 +35,8 @@ pub(super) enum Via {
     NotNow {
         /// Why.
         why: String,
-        /// How much later.
-        seconds: u64,
+        /// Whether they wait for some time. Otherwise they are due at once, for whoever may try them.
+        has_to_wait: bool,
     },
 }
 
@@ -43,6 +44,20 @@ pub(super) enum Via {
 pub(super) struct Attempt<'a> {
     pub(super) shared: &'a Shared,
     pub(super) recipients: &'a [Claimed],
+}
+
+/// A message in memory. The memory is free again when this is dropped.
+struct Prepared<'a> {
+    outgoing: Outgoing,
+    _memory: SemaphorePermit<'a>,
+}
+
+impl Deref for Prepared<'_> {
+    type Target = Outgoing;
+
+    fn deref(&self) -> &Outgoing {
+        &self.outgoing
+    }
 }
 
 /// A recipient, and what became of it.
@@ -81,9 +96,9 @@ impl Decision<'_> {
 impl Attempt<'_> {
     /// Makes the attempt, and returns what is to be noted.
     pub(super) async fn make(&self, via: &Via, connection: Option<&mut Box<dyn Connection>>) -> Vec<Outcome> {
-        if let Via::NotNow { why, seconds } = via {
+        if let Via::NotNow { why, has_to_wait } = via {
             debug!(why, "outgoing mail can't be tried now");
-            return self.all_returned(*seconds);
+            return self.all_returned(*has_to_wait);
         }
         let Some(message) = self.recipients.first().map(|claim| &claim.recipient.message) else {
             return Vec::new();
@@ -92,7 +107,7 @@ impl Attempt<'_> {
             match self.release().await {
                 Some(true) => {}
                 Some(false) => return self.all_canceled(),
-                None => return self.all_returned(RETURN_SECONDS),
+                None => return self.all_returned(true),
             }
         }
         if let Via::Down(reply) = via {
@@ -109,7 +124,7 @@ impl Attempt<'_> {
             }
             Ok(Err(PrepareError::Later(error))) => {
                 warn!(%error, "a queued message can't be read now");
-                self.all_returned(RETURN_SECONDS)
+                self.all_returned(true)
             }
             Ok(Err(PrepareError::Never(reply))) => {
                 let attempted = Attempted { reply, is_reported_further: false, is_forwarded: false };
@@ -143,7 +158,7 @@ impl Attempt<'_> {
         &self,
         via: &Via,
         connection: Option<&mut Box<dyn Connection>>,
-    ) -> Result<(Vec<Attempted>, Outgoing), PrepareError> {
+    ) -> Result<(Vec<Attempted>, Prepared<'_>), PrepareError> {
         let parts = &self.shared.parts;
         let outgoing = self.prepare().await?;
         let recipients: Vec<Recipient> = self.recipients.iter().map(recipient).collect();
@@ -167,11 +182,15 @@ impl Attempt<'_> {
         Ok((attempted, outgoing))
     }
 
-    async fn prepare(&self) -> Result<Outgoing, PrepareError> {
+    /// Prepares the message as soon as there is memory for it.
+    async fn prepare(&self) -> Result<Prepared<'_>, PrepareError> {
         let Some(claim) = self.recipients.first() else {
             return Err(PrepareError::Later(restante_core::Error::internal("an attempt without recipients")));
         };
-        self.shared.parts.preparing.prepare(&claim.recipient.message).await
+        let message = &claim.recipient.message;
+        let memory = self.shared.memory.acquire(message.size).await;
+        let outgoing = self.shared.parts.preparing.prepare(message).await?;
+        Ok(Prepared { outgoing, _memory: memory })
     }
 
     /// What is noted for replies to all recipients, with the reports about them.
@@ -184,10 +203,9 @@ impl Attempt<'_> {
         let now = self.shared.parts.queue.now();
         let mut decisions = Vec::with_capacity(self.recipients.len());
         for (claim, attempted) in self.recipients.iter().zip(attempted) {
-            let decision = self.decide(claim, attempted, now);
-            self.report(&decision, is_local).await;
-            decisions.push(decision);
+            decisions.push(self.decide(claim, attempted, now));
         }
+        self.report(&decisions, is_local).await;
         let notes = notes::Notes::begin(self.shared, self.recipients, outgoing, is_local).await;
         notes.decided(&decisions);
         // Reports repeat the message, so it is prepared for them alone if need be; one that can't be is reported without it.
@@ -198,7 +216,7 @@ impl Attempt<'_> {
             }
             None => None,
         };
-        let original = outgoing.or(prepared.as_ref());
+        let original = outgoing.or(prepared.as_deref());
         let mut outcomes = Vec::new();
         let delivered = NoticeKind::Delivered { is_local };
         for kind in [delivered, NoticeKind::Expanded, NoticeKind::Failed, NoticeKind::Delayed] {
@@ -211,7 +229,7 @@ impl Attempt<'_> {
             if let Ok(Some(report)) = &notice {
                 notes.reported(&decisions, kind, report);
             }
-            outcomes.push(reports::outcome(&decisions, notice, now));
+            outcomes.push(reports::outcome(self.shared, &decisions, notice, now));
         }
         outcomes
     }
@@ -242,17 +260,26 @@ impl Attempt<'_> {
         Decision { claim, reply, end, expired, is_forwarded, is_reported }
     }
 
-    /// Brings the submission of JMAP up to date.
-    async fn report(&self, decision: &Decision<'_>, is_local: bool) {
-        let source = &decision.claim.recipient.message.source;
-        let (SourceKind::Submission, Some(account)) = (source.kind, source.account) else { return };
-        let address = &decision.claim.recipient.recipient.address;
-        let (reply, is_local) = (decision.shown(), is_local && !decision.is_forwarded);
-        for tries in 1..=REPORT_TRIES_MAX {
+    /// Brings the submission of JMAP up to date, some times if need be: when the outcomes are noted, nothing reports them again.
+    async fn report(&self, decisions: &[Decision<'_>], is_local: bool) {
+        let mut failures = 0;
+        for decision in decisions {
+            let source = &decision.claim.recipient.message.source;
+            let (SourceKind::Submission, Some(account)) = (source.kind, source.account) else { return };
+            let address = &decision.claim.recipient.recipient.address;
+            let (reply, is_local) = (decision.shown(), is_local && !decision.is_forwarded);
             let submissions = &self.shared.parts.submissions;
-            match submissions.report(account, source.record, address, &reply, is_local).await {
-                Ok(()) => return,
-                Err(error) => warn!(%error, tries, "the delivery status of a submission can't be noted"),
+            while let Err(error) = submissions.report(account, source.record, address, &reply, is_local).await
+            {
+                failures += 1;
+                warn!(%error, failures, "the delivery status of a submission can't be noted");
+                let is_stopping = *self.shared.stopping.borrow();
+                let failures_max = if is_stopping { REPORT_TRIES_STOPPING } else { NOTE_TRIES_MAX };
+                // Of all recipients together: it is not noted meanwhile that they have their mail.
+                if failures >= failures_max {
+                    break;
+                }
+                sleep(NOTE_PAUSE).await;
             }
         }
     }
@@ -262,10 +289,14 @@ impl Attempt<'_> {
         vec![Outcome { endings: endings.collect(), notice: None }]
     }
 
-    fn all_returned(&self, seconds: u64) -> Vec<Outcome> {
+    fn all_returned(&self, has_to_wait: bool) -> Vec<Outcome> {
         count(self.shared, AttemptResult::Returned, self.recipients.len());
-        let due = self.shared.parts.queue.now().saturating_add(seconds);
-        self.all(|_| Ending::Returned { due })
+        let now = self.shared.parts.queue.now();
+        self.all(|claim| {
+            let wait =
+                if has_to_wait { schedule::return_wait(&self.shared.config, &claim.recipient) } else { 0 };
+            Ending::Returned { due: now.saturating_add(wait) }
+        })
     }
 
     fn all_canceled(&self) -> Vec<Outcome> {

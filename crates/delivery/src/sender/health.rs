@@ -120,27 +120,36 @@ pub(super) async fn tend(shared: &Shared) {
 
 async fn read_oldest(shared: &Shared) -> Result<(), Error> {
     let queue = &shared.parts.queue;
-    let mut oldest = None;
+    let (mut oldest, mut first_error) = (None, None);
     for account in QueueAccount::all() {
-        let due = queue.next_due(account, None).await?;
-        oldest = [oldest, due].into_iter().flatten().min();
+        match queue.next_due(account, None).await {
+            Ok(due) => oldest = [oldest, due].into_iter().flatten().min(),
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    if oldest.is_none()
+        && let Some(error) = first_error
+    {
+        return Err(error);
     }
     shared.health.set_oldest(oldest);
     let waited = oldest.map_or(0, |due| queue.now().saturating_sub(due));
     shared.parts.metrics.oldest_due_seconds.set(i64::try_from(waited).unwrap_or(i64::MAX));
-    Ok(())
+    first_error.map_or(Ok(()), Err)
 }
 
 async fn count(shared: &Shared) -> Result<(), Error> {
-    let totals = shared.parts.queue.totals().await?;
-    let metrics = &shared.parts.metrics;
-    let number = |count: u64| gauge(usize::try_from(count).unwrap_or(usize::MAX));
-    metrics.queued.set(number(totals.waiting));
-    metrics.held.set(number(totals.held));
-    metrics.remembered.set(number(totals.remembered));
+    let totals = shared.parts.queue.totals().await;
+    if let Ok(totals) = &totals {
+        let metrics = &shared.parts.metrics;
+        let number = |count: u64| gauge(usize::try_from(count).unwrap_or(usize::MAX));
+        metrics.queued.set(number(totals.waiting));
+        metrics.held.set(number(totals.held));
+        metrics.remembered.set(number(totals.remembered));
+    }
     // In small steps, so that commits of others come in between.
     while shared.parts.queue.forget().await? {
         tokio::task::yield_now().await;
     }
-    Ok(())
+    totals.map(drop)
 }

@@ -5,6 +5,7 @@ mod board;
 mod dealing;
 mod health;
 mod hints;
+mod memory;
 mod notes;
 mod reports;
 mod worker;
@@ -30,6 +31,7 @@ use board::Board;
 use dealing::{Dealing, Mode};
 pub use health::SenderHealth;
 pub use hints::decode as decode_hint;
+use memory::MessageMemory;
 use worker::Worker;
 
 /// How often the sender looks whether something has become due, beside announcements.
@@ -46,6 +48,8 @@ const SLACK_SECONDS: u64 = 10;
 const GATE_EVERY: Duration = Duration::from_secs(5);
 /// The most domains that are filled up in one round.
 const REFILLS_MAX: usize = 64;
+/// How long each step of a round reads on after an account could not be read. Later rounds begin with other accounts.
+const FAILING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long attempts that are under way may take to end when the sender is stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -85,6 +89,7 @@ struct Shared {
     config: DeliveryConfig,
     board: Mutex<Board>,
     health: SenderHealth,
+    memory: MessageMemory,
     /// A worker has ended or may get company, so that another may start.
     freed: Notify,
     stopping: watch::Sender<bool>,
@@ -113,8 +118,10 @@ impl Sender {
     pub fn new(parts: SenderParts, config: DeliveryConfig) -> Self {
         let board = Mutex::new(Board::new(&config));
         let health = SenderHealth::new(config.stuck_seconds.get());
+        let memory = MessageMemory::new(config.memory_bytes_max.get());
         let (stopping, _) = watch::channel(false);
-        Self { shared: Arc::new(Shared { parts, config, board, health, freed: Notify::new(), stopping }) }
+        let freed = Notify::new();
+        Self { shared: Arc::new(Shared { parts, config, board, health, memory, freed, stopping }) }
     }
 
     /// Whether it gets on.
@@ -165,6 +172,38 @@ impl Sender {
 fn warn_of_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         warn!(%error, "a worker of the queue broke off");
+    }
+}
+
+/// What goes wrong in a round. An account that can't be read must not keep the others from being sent, so the round goes on.
+struct Failures {
+    step_begun: Instant,
+    first: Option<Error>,
+}
+
+impl Failures {
+    fn new(step_begun: Instant) -> Self {
+        Self { step_begun, first: None }
+    }
+
+    /// The next step has its own time, so that it is also made when an account takes up that of the step before it in each round.
+    fn next_step(&mut self) {
+        self.step_begun = Instant::now();
+    }
+
+    fn add(&mut self, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.first.get_or_insert(error);
+        }
+    }
+
+    /// Whether to read no further. Where each account costs a timeout, the sender would stand still for minutes.
+    fn take_too_long(&self) -> bool {
+        self.first.is_some() && self.step_begun.elapsed() >= FAILING_TIMEOUT
+    }
+
+    fn result(self) -> Result<(), Error> {
+        self.first.map_or(Ok(()), Err)
     }
 }
 
@@ -260,7 +299,10 @@ impl Round {
         }
     }
 
-    /// Reads what is due, and starts workers.
+    /// Reads what is due, and starts workers, also when some could not be read.
+    ///
+    /// # Errors
+    /// The first one of the reads.
     async fn run(&mut self, workers: &mut JoinSet<()>) -> Result<(), Error> {
         let now = Instant::now();
         self.shared.health.ticked(self.shared.parts.queue.now());
@@ -271,23 +313,36 @@ impl Round {
         if self.is_held {
             return Ok(());
         }
+        let mut failures = Failures::new(now);
         self.look_who_deals();
         if self.last_tick.is_none_or(|last| now - last >= TICK) {
             self.last_tick = Some(now);
             self.tick(now);
-            self.look_ahead().await?;
+            self.look_ahead(&mut failures).await;
         }
+        failures.next_step();
         let time = self.shared.parts.queue.now();
-        for account in QueueAccount::all() {
+        for account in self.in_turn() {
+            if failures.take_too_long() {
+                break;
+            }
             let Some(progress) = self.accounts.get(account.number()) else { continue };
             let has_due = progress.next_due.is_some_and(|due| due <= time);
             if progress.is_changed || has_due || progress.unfinished.is_some() {
-                self.walk(account, time).await?;
+                failures.add(self.walk(account, time).await);
             }
         }
-        self.refill(time).await?;
+        failures.next_step();
+        self.refill(time, &mut failures).await;
         self.start(workers);
-        Ok(())
+        failures.result()
+    }
+
+    /// The accounts, each tick beginning with another one.
+    fn in_turn(&self) -> Vec<QueueAccount> {
+        let mut accounts: Vec<QueueAccount> = QueueAccount::all().collect();
+        accounts.rotate_left(self.sweep);
+        accounts
     }
 
     async fn read_gate(&mut self) -> Result<(), Error> {
@@ -336,16 +391,22 @@ impl Round {
 
     /// Looks up when the next recipients become due, of the accounts that were read since the last time. Times are seconds, so that a look at each tick
     /// is often enough, and not one after each commit.
-    async fn look_ahead(&mut self) -> Result<(), Error> {
+    async fn look_ahead(&mut self, failures: &mut Failures) {
         let queue = self.shared.parts.queue.clone();
-        for account in QueueAccount::all() {
+        for account in self.in_turn() {
+            if failures.take_too_long() {
+                return;
+            }
             let Some(progress) = self.accounts.get_mut(account.number()) else { continue };
-            if let Some(until) = progress.read_until {
-                progress.next_due = queue.next_due(account, Some(until)).await?;
-                progress.read_until = None;
+            let Some(until) = progress.read_until else { continue };
+            match queue.next_due(account, Some(until)).await {
+                Ok(next_due) => {
+                    progress.next_due = next_due;
+                    progress.read_until = None;
+                }
+                Err(error) => failures.add(Err(error)),
             }
         }
-        Ok(())
     }
 
     fn read_anew(&mut self, number: usize) {
@@ -404,7 +465,9 @@ impl Round {
             let page = match queue.due(account, (progress.low, until), after, PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
-                    progress.is_changed = true;
+                    // It is read again at the next tick, and not in each round.
+                    progress.next_due = None;
+                    progress.has_missed = true;
                     return Err(error);
                 }
             };
@@ -436,15 +499,20 @@ impl Round {
     }
 
     /// Fills up domains that had more than there was room for.
-    async fn refill(&mut self, time: u64) -> Result<(), Error> {
+    async fn refill(&mut self, time: u64, failures: &mut Failures) {
         let refills = self.shared.board.lock().refills(REFILLS_MAX);
         for (domain, account) in refills {
+            if failures.take_too_long() {
+                self.changed([account]);
+                continue;
+            }
             let found = self.shared.parts.queue.due_of(account, &domain, time, PAGE).await;
             let ids = match found {
                 Ok(ids) => ids,
                 Err(error) => {
                     self.changed([account]);
-                    return Err(error);
+                    failures.add(Err(error));
+                    continue;
                 }
             };
             let now = Instant::now();
@@ -453,7 +521,6 @@ impl Round {
                 let _ = board.offer(DueItem { id, domain: domain.to_string() }, now);
             }
         }
-        Ok(())
     }
 
     fn start(&mut self, workers: &mut JoinSet<()>) {

@@ -14,9 +14,6 @@ use super::{
 };
 use crate::{NoticeAbout, NoticeKind, NoticeRecipient, Outgoing, metrics::NOTICE_KINDS, schedule};
 
-/// When an outcome whose report can't be stored is found out again, in seconds.
-const AGAIN_SECONDS: u64 = 60;
-
 /// What kind of report an ending belongs to.
 pub(super) fn kind_of(decision: &Decision<'_>, is_local: bool) -> NoticeKind {
     match decision.end {
@@ -124,6 +121,7 @@ fn key(label: &str, message: &QueuedMessage, decisions: &[&Decision<'_>]) -> [u8
 /// What is noted of recipients with one decision. When their report could not be stored, a failure is found out again later, so that its
 /// sender hears of it; a delivery is noted without its report, so that the mail is not sent twice.
 pub(super) fn outcome(
+    shared: &Shared,
     decisions: &[&Decision<'_>],
     notice: Result<Option<NewMessage>, Error>,
     now: u64,
@@ -139,7 +137,8 @@ pub(super) fn outcome(
         let ending = match decision.end {
             End::Delivered => Ending::Delivered,
             End::Failed | End::Expired if decision.is_reported && !is_stored => {
-                Ending::Returned { due: now.saturating_add(AGAIN_SECONDS) }
+                let wait = schedule::return_wait(&shared.config, &decision.claim.recipient);
+                Ending::Returned { due: now.saturating_add(wait) }
             }
             End::Failed | End::Expired => Ending::Dropped,
             End::Postponed { due } => Ending::Postponed {

@@ -1,8 +1,8 @@
 //! A worker: tries the recipients of one domain, on one connection.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::{join, try_join};
+use futures_util::future::{Either, join, select};
 use parking_lot::Mutex;
 use restante_core::Error;
 use restante_mail::queue::{Claimed, Ending, Lease, Outcome, QueuedId, Reply};
@@ -16,13 +16,15 @@ use super::{
 };
 use crate::{Connection, metrics::AttemptResult};
 
-/// How often noting an outcome is tried. The lease is extended meanwhile.
-const NOTE_TRIES_MAX: u32 = 30;
-const NOTE_PAUSE: Duration = Duration::from_secs(2);
+/// How often noting an outcome is tried, unless something was delivered. The lease is extended meanwhile.
+pub(super) const NOTE_TRIES_MAX: u32 = 30;
+pub(super) const NOTE_PAUSE: Duration = Duration::from_secs(2);
+/// The first failure to note an outcome is logged, and then each of so many.
+const NOTE_TRIES_PER_WARNING: u32 = 10;
+/// After this time since the claim it is read again whether a recipient may still be tried.
+const CLAIM_FRESH: Duration = Duration::from_secs(1);
 /// How long saying goodbye to a server may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// When what could not be tried is tried again, in seconds.
-pub(super) const RETURN_SECONDS: u64 = 60;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -104,15 +106,36 @@ impl Worker {
         let Some(domain) = name(&shared, &self.domain, ids).await? else { return Ok(()) };
         let leases = Mutex::default();
         let work = async {
-            // The connection is made while the claim is committed.
-            let connecting = async { Ok(self.connect(&domain).await) };
-            let (claimed, via) = try_join(claim(&shared, ids, &leases), connecting).await?;
-            self.try_messages(claimed, via, &domain, &leases, transactions).await
+            let begun = Instant::now();
+            let (claimed, via) = self.claim_and_connect(ids, &domain, &leases).await?;
+            self.try_messages((claimed, begun), via, &domain, &leases, transactions).await
         };
         tokio::select! {
             biased;
             result = work => result,
             () = renew(&shared, &leases) => Ok(()),
+        }
+    }
+
+    /// Claims recipients, and makes the connection while the claim is committed. It is given up when others have claimed them all.
+    async fn claim_and_connect(
+        &mut self,
+        ids: &[QueuedId],
+        domain: &str,
+        leases: &Mutex<Vec<Lease>>,
+    ) -> Result<(Vec<Claimed>, Via), Error> {
+        let shared = self.shared.clone();
+        let claiming = pin!(claim(&shared, ids, leases));
+        let connecting = pin!(self.connect(domain));
+        match select(claiming, connecting).await {
+            Either::Left((claimed, connecting)) => {
+                let claimed = claimed?;
+                if claimed.is_empty() {
+                    return Ok((claimed, Via::NotNow { why: String::new(), has_to_wait: false }));
+                }
+                Ok((claimed, connecting.await))
+            }
+            Either::Right((via, claiming)) => Ok((claiming.await?, via)),
         }
     }
 
@@ -135,7 +158,7 @@ impl Worker {
                 return Via::Local;
             }
             Ok(false) => {}
-            Err(error) => return Via::NotNow { why: error.to_string(), seconds: RETURN_SECONDS },
+            Err(error) => return Via::NotNow { why: error.to_string(), has_to_wait: true },
         }
         if self.connection.as_ref().is_some_and(|connection| connection.is_open()) {
             return Via::Remote;
@@ -174,10 +197,10 @@ impl Worker {
         self.shared.board.lock().progressed(self.id, Instant::now());
     }
 
-    /// Tries claimed recipients, message by message.
+    /// Tries recipients that were claimed at a time, message by message.
     async fn try_messages(
         &mut self,
-        claimed: Vec<Claimed>,
+        (claimed, claimed_at): (Vec<Claimed>, Instant),
         mut via: Via,
         domain: &str,
         leases: &Mutex<Vec<Lease>>,
@@ -187,7 +210,7 @@ impl Worker {
         let mut messages = by_message(claimed).into_iter();
         while let Some(recipients) = messages.next() {
             if self.is_stopping() {
-                via = Via::NotNow { why: "the server stops".to_owned(), seconds: 0 };
+                via = Via::NotNow { why: "the server stops".to_owned(), has_to_wait: false };
             }
             let is_closed = self.connection.as_ref().is_none_or(|connection| !connection.is_open());
             if matches!(via, Via::Remote) && is_closed {
@@ -195,7 +218,15 @@ impl Worker {
             }
             // Also while a connection was made, which can take minutes.
             if shared.parts.queue.was_held() {
-                via = Via::NotNow { why: "the queue is held".to_owned(), seconds: 0 };
+                via = Via::NotNow { why: "the queue is held".to_owned(), has_to_wait: false };
+            }
+            let ended: Vec<Lease> = recipients.iter().map(|claim| claim.lease).collect();
+            // The messages before it may have taken hours.
+            let is_fresh = claimed_at.elapsed() < CLAIM_FRESH;
+            let recipients = if is_fresh { recipients } else { still_claimed(&shared, recipients).await? };
+            if recipients.is_empty() {
+                leases.lock().retain(|lease| !ended.contains(lease));
+                continue;
             }
             *transactions += 1;
             let connection = self.connection.as_mut();
@@ -208,8 +239,7 @@ impl Worker {
             } else {
                 noting.await?;
             }
-            let ended = |lease: &Lease| recipients.iter().any(|claim| claim.lease == *lease);
-            leases.lock().retain(|lease| !ended(lease));
+            leases.lock().retain(|lease| !ended.contains(lease));
         }
         Ok(())
     }
@@ -242,14 +272,46 @@ async fn renew(shared: &Shared, leases: &Mutex<Vec<Lease>>) {
         sleep(Duration::from_secs(seconds) / 3).await;
         let held: Vec<Lease> = leases.lock().clone();
         let until = shared.parts.queue.now().saturating_add(seconds);
-        if let Err(error) = shared.parts.queue.renew(&held, until).await {
+        if let Err(error) = shared.parts.queue.renew(&held, until, until).await {
             warn!(%error, "leases of outgoing mail can't be extended");
         }
     }
 }
 
-/// Notes outcomes, some times if need be: a mail whose delivery is not noted is sent again.
+/// Those of claimed recipients that may still be tried. Others were claimed by another server after their lease had ended, or an operator has dropped or
+/// held them: they are left out, and what is held gives its lease back.
+async fn still_claimed(shared: &Shared, claimed: Vec<Claimed>) -> Result<Vec<Claimed>, Error> {
+    let leases: Vec<Lease> = claimed.iter().map(|claim| claim.lease).collect();
+    let seconds = shared.config.lease_seconds.get();
+    let mut tries = 0;
+    let valid = loop {
+        tries += 1;
+        let now = shared.parts.queue.now();
+        let (before, until) = (now.saturating_add(seconds / 3), now.saturating_add(seconds));
+        match shared.parts.queue.renew(&leases, before, until).await {
+            Ok(valid) => break valid,
+            Err(error) if tries < NOTE_TRIES_MAX => {
+                warn!(%error, "it can't be read whether outgoing mail may still be tried");
+                sleep(NOTE_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let (valid, others): (Vec<Claimed>, Vec<Claimed>) =
+        claimed.into_iter().partition(|claim| valid.contains(&claim.lease));
+    if !others.is_empty() {
+        debug!(recipients = others.len(), "outgoing mail is left out that may not be tried any more");
+        let due = shared.parts.queue.now();
+        let endings = others.iter().map(|claim| (claim.lease, Ending::Returned { due })).collect();
+        note(shared, &[Outcome { endings, notice: None }]).await?;
+    }
+    Ok(valid)
+}
+
+/// Notes outcomes, some times if need be. A mail whose delivery is not noted is sent again, so a delivery is tried to be noted until the sender ends.
 async fn note(shared: &Shared, outcomes: &[Outcome]) -> Result<(), Error> {
+    let mut endings = outcomes.iter().flat_map(|outcome| &outcome.endings);
+    let has_delivery = endings.any(|(_, ending)| matches!(ending, Ending::Delivered));
     let mut tries = 0;
     loop {
         tries += 1;
@@ -262,8 +324,10 @@ async fn note(shared: &Shared, outcomes: &[Outcome]) -> Result<(), Error> {
                 }
                 return Ok(());
             }
-            Err(error) if tries < NOTE_TRIES_MAX => {
-                warn!(%error, "what became of outgoing mail can't be noted: it is tried again");
+            Err(error) if tries < NOTE_TRIES_MAX || has_delivery => {
+                if tries % NOTE_TRIES_PER_WARNING == 1 {
+                    warn!(%error, tries, "what became of outgoing mail can't be noted: it is tried again");
+                }
                 sleep(NOTE_PAUSE).await;
             }
             Err(error) => return Err(error),

@@ -35,7 +35,7 @@ pub use wire::{Network, Socket, TcpNetwork};
 
 use crate::{
     Connection, Remote, Signer,
-    route::{OwnHost, Router, Server},
+    route::{OwnHost, Route, Router, Server},
 };
 use config::Times;
 use connection::{RemoteConnection, Session};
@@ -140,7 +140,7 @@ impl Origin {
 
     /// A connection to a server of a domain.
     async fn to_domain(&self, domain: &str) -> Result<Session, Reply> {
-        let servers = self.router.route(domain).await?;
+        let Route { servers, missing } = self.router.route(domain).await?;
         let policy = self.policies.policy_of(domain).await;
         let demand = match &policy {
             TlsPolicy::Opportunistic => Demand::Opportunistic(self.any_certificate.clone()),
@@ -161,7 +161,11 @@ impl Origin {
                 Err(reply) => refusals.add(reply),
             }
         }
-        Err(refusals.result())
+        let reply = refusals.result();
+        Err(match missing {
+            Some(missing) if reply.is_permanent() => not_all_tried(&missing, reply),
+            _ => reply,
+        })
     }
 
     /// Whether a connection has led to this server: it says the same name.
@@ -333,9 +337,18 @@ fn made_temporary(reply: Reply) -> Reply {
         return reply;
     }
     let enhanced = reply.enhanced.get(1..).map_or_else(|| "4.0.0".to_owned(), |rest| format!("4{rest}"));
-    // The code is not that of the server, so the reply is no longer one of it.
+    Reply::own(451, &enhanced, quoted(reply))
+}
+
+/// What stands for a refusal for good by servers that are not all of the domain: another one may take the mail later (RFC 5321 §5.1).
+fn not_all_tried(missing: &str, reply: Reply) -> Reply {
+    Reply::own(450, "4.4.3", format!("{missing}; {}", quoted(reply)))
+}
+
+/// A reply in a text of this server: its code is another one, so it is no longer the reply of the other server.
+fn quoted(reply: Reply) -> String {
     let who = reply.from.map(|server| format!("the server {server} replied ")).unwrap_or_default();
-    Reply::own(451, &enhanced, format!("{who}{} {}", reply.code, reply.text))
+    format!("{who}{} {}", reply.code, reply.text)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 mod dealing;
 mod notes;
 mod rate;
+mod records;
 mod world;
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -429,9 +430,23 @@ async fn dsn3_a_failure_whose_report_can_not_be_stored_is_not_noted() {
     assert!(world.queue.get(ids[0]).await.unwrap().is_some(), "nothing is lost in silence");
     assert_eq!(world.log.local.lock().len(), 0);
     world.log.is_blob_store_full.store(false, SeqCst);
-    sleep(seconds(100)).await;
+    sleep(seconds(300)).await;
     assert_eq!(world.queued().await, 0);
     assert_eq!(world.log.local.lock().len(), 1, "the report came");
+    running.stop().await;
+}
+
+/// The server that refuses was asked each minute, for as long as the report could not be stored.
+#[tokio::test(start_paused = true)]
+async fn dsn3_a_failure_whose_report_can_not_be_stored_is_found_out_less_and_less_often() {
+    let world = World::new(config()).await;
+    world.behave("bad.example", Behavior { reply: reply(550, "5.1.1"), ..Behavior::default() });
+    world.log.is_blob_store_full.store(true, SeqCst);
+    world.add(1, &["a@bad.example"]).await;
+    let running = world.run();
+    sleep(seconds(20_000)).await;
+    let attempts = world.attempts("a@bad.example");
+    assert!((6..=10).contains(&attempts.len()), "{attempts:?}");
     running.stop().await;
 }
 
@@ -489,6 +504,103 @@ async fn qu8_messages_that_can_not_be_prepared_or_panic_are_held_and_harm_no_oth
     assert_eq!(world.queue.release(&Selection::Matching(held)).await.unwrap(), 4);
     sleep(seconds(30)).await;
     assert_eq!(world.queued().await, 0);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn qu8_a_message_that_can_not_be_read_now_is_tried_less_and_less_often() {
+    let world = World::new(config()).await;
+    world.log.is_unreadable.store(true, SeqCst);
+    let ids = world.add(1, &["a@b.example"]).await;
+    let running = world.run();
+    sleep(seconds(20_000)).await;
+    let prepared = world.log.prepared.lock().clone();
+    assert!((6..=10).contains(&prepared.len()), "{prepared:?}");
+    assert!((55..=70).contains(&(prepared[1] - prepared[0])), "at first after a minute: {prepared:?}");
+    let recipient = world.queue.get(ids[0]).await.unwrap().unwrap();
+    assert_eq!(recipient.attempts, 0);
+    world.log.is_unreadable.store(false, SeqCst);
+    sleep(seconds(3_600)).await;
+    assert_eq!(world.queued().await, 0, "an hour at most");
+    running.stop().await;
+}
+
+/// Each of 500 workers could have a message of 70 MB in memory.
+#[tokio::test(start_paused = true)]
+async fn out4_messages_in_memory_have_a_bound() {
+    let config = DeliveryConfig { memory_bytes_max: nonzero!(1_000_000), ..config() };
+    let world = World::new(config).await;
+    for key in 0..20 {
+        let domain = format!("d{key}.example");
+        world.behave(&domain, Behavior { sending: seconds(3), ..Behavior::default() });
+        let mut new = message(key, &[&format!("a@{domain}")]);
+        new.size = 450_000;
+        world.queue.add(new).await.unwrap();
+    }
+    let running = world.run();
+    sleep(seconds(60)).await;
+    assert_eq!((world.sent().len(), world.log.sending_max.swap(0, SeqCst)), (20, 2));
+    // Larger than all of it.
+    for key in [100, 101] {
+        let mut new = message(key, &[&format!("a@d{}.example", key - 100)]);
+        new.size = 70_000_000;
+        world.queue.add(new).await.unwrap();
+    }
+    sleep(seconds(60)).await;
+    assert_eq!((world.sent().len(), world.log.sending_max.load(SeqCst)), (22, 1));
+    running.stop().await;
+}
+
+/// It was tried three times without a pause, and then `deliveryStatus` said `queued` for ever.
+#[tokio::test(start_paused = true)]
+async fn out5_the_delivery_status_is_noted_after_a_failure_of_some_seconds() {
+    let world = World::new(config()).await;
+    world.log.report_failures.store(10, SeqCst);
+    let mut new = message(7, &["a@b.example", "b@b.example"]);
+    new.source.kind = SourceKind::Submission;
+    new.source.record = RecordId(7);
+    world.queue.add(new).await.unwrap();
+    let running = world.run();
+    sleep(seconds(60)).await;
+    let reports = world.log.reports.lock().clone();
+    let expected = ["a@b.example", "b@b.example"].map(|address| (7, address.to_owned(), 250, false));
+    assert_eq!(reports, expected);
+    assert_eq!(world.queued().await, 0);
+    running.stop().await;
+}
+
+/// With several servers and no broker all of them connected to each domain, and all but one for nothing.
+#[tokio::test(start_paused = true)]
+async fn out5_only_the_server_that_claims_a_recipient_connects() {
+    let world = World::new(config()).await;
+    world.behave("b.example", Behavior { connecting: seconds(20), ..Behavior::default() });
+    let running = [world.run(), world.run_on(world.second()), world.run_on(world.second())];
+    world.add(1, &["a@b.example"]).await;
+    sleep(seconds(60)).await;
+    assert_eq!(world.attempts("a@b.example").len(), 1);
+    assert_eq!(world.log.connections.load(SeqCst), 1);
+    for running in running {
+        running.stop().await;
+    }
+}
+
+/// After two days in which the queue was held the first refusal for now returned the mail.
+#[tokio::test(start_paused = true)]
+async fn out3_time_in_which_the_queue_is_held_does_not_count() {
+    let config = DeliveryConfig { expire_seconds: nonzero!(20_000), delay_notice_seconds: 0, ..config() };
+    let world = World::new(config).await;
+    world.behave("b.example", Behavior { reply: reply(451, "4.3.0"), ..Behavior::default() });
+    world.add(1, &["a@b.example"]).await;
+    let running = world.run();
+    sleep(seconds(100)).await;
+    world.queue.hold_all("a test").await.unwrap();
+    sleep(seconds(30_000)).await;
+    world.queue.release_all().await.unwrap();
+    sleep(seconds(10_000)).await;
+    assert_eq!(world.notices().len(), 0);
+    assert!(world.attempts("a@b.example").len() > 3);
+    sleep(seconds(15_000)).await;
+    assert_eq!(world.notices().len(), 1, "it expires when it was tried for long enough");
     running.stop().await;
 }
 

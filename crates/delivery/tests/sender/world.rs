@@ -95,11 +95,20 @@ pub(crate) struct Log {
     pub(crate) reports: Mutex<Vec<(u64, String, u16, bool)>>,
     /// Keys whose preparing fails, and those where it panics.
     pub(crate) broken: Mutex<BTreeSet<u8>>,
+    /// Whether messages can't be read now, and when one was to be prepared, in seconds since the beginning.
+    pub(crate) is_unreadable: AtomicBool,
+    pub(crate) prepared: Mutex<Vec<u64>>,
+    /// How often noting a delivery status fails from now on.
+    pub(crate) report_failures: AtomicUsize,
     pub(crate) panicking: Mutex<BTreeSet<u8>>,
     open_now: Mutex<BTreeMap<String, usize>>,
     /// The most connections of each domain that were open at once.
     pub(crate) open_max: Mutex<BTreeMap<String, usize>>,
-    connections: AtomicUsize,
+    /// The connections that were made.
+    pub(crate) connections: AtomicUsize,
+    sending_now: AtomicUsize,
+    /// The most messages that were sent at once.
+    pub(crate) sending_max: AtomicUsize,
     open_at_once: AtomicUsize,
     /// The most connections that were open at once.
     pub(crate) open_at_once_max: AtomicUsize,
@@ -293,7 +302,10 @@ impl Remote for Double {
 impl Connection for DoubleConnection {
     async fn send(&mut self, message: &Outgoing, recipients: &[Recipient]) -> Vec<Attempted> {
         let at = self.begun.elapsed().as_secs();
+        let sending = self.log.sending_now.fetch_add(1, SeqCst) + 1;
+        self.log.sending_max.fetch_max(sending, SeqCst);
         sleep(self.behavior.sending).await;
+        self.log.sending_now.fetch_sub(1, SeqCst);
         self.messages += 1;
         let addresses = recipients.iter().map(|recipient| recipient.address.clone()).collect();
         let sent = Sent {
@@ -351,6 +363,10 @@ impl Submissions for Double {
         reply: &Reply,
         is_local: bool,
     ) -> Result<(), Error> {
+        let fail = |left: usize| left.checked_sub(1);
+        if self.log.report_failures.fetch_update(SeqCst, SeqCst, fail).is_ok() {
+            return Err(Error::unavailable("no commits now"));
+        }
         self.log.reports.lock().push((submission.0, recipient.to_owned(), reply.code, is_local));
         Ok(())
     }
@@ -360,6 +376,10 @@ impl Submissions for Double {
 impl Preparing for Double {
     async fn prepare(&self, message: &QueuedMessage) -> Result<Outgoing, PrepareError> {
         let key = message.source.key[0];
+        self.log.prepared.lock().push(self.begun.elapsed().as_secs());
+        if self.log.is_unreadable.load(SeqCst) {
+            return Err(PrepareError::Later(Error::unavailable("the blobs are away")));
+        }
         if self.log.broken.lock().contains(&key) {
             return Err(PrepareError::Broken(Error::not_found("its blob is gone")));
         }

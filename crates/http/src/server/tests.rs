@@ -18,7 +18,7 @@ use tokio::{
 use super::*;
 use crate::{
     body,
-    websocket::{SocketLimits, Upgrade},
+    websocket::{Message, SocketLimits, Upgrade},
 };
 
 mod ended_access;
@@ -81,9 +81,22 @@ async fn echo(request: axum::extract::Request) -> Result<axum::response::Respons
     }))
 }
 
+/// Sends one long message over a WebSocket, and reads until the client ends it.
+async fn send_long(request: axum::extract::Request) -> Result<axum::response::Response, crate::Refusal> {
+    let upgrade = Upgrade::read(&request)?.ok_or(crate::Refusal::bad_request("no WebSocket"))?;
+    Ok(upgrade.answer(SOCKET_LIMITS, |socket| {
+        Box::pin(async {
+            let _open = OpenGuard::new();
+            let _ = socket.send([Message::Binary(vec![b'x'; 1 << 20].into())]).await;
+            while socket.receive().await.is_ok() {}
+        })
+    }))
+}
+
 fn router() -> Router {
     Router::new()
         .route("/echo", get(echo))
+        .route("/long-message", get(send_long))
         .route("/", get(async || "hello"))
         .route("/wait", get(wait))
         .route("/long", get(async || Body::from(vec![b'x'; 10 << 20])))

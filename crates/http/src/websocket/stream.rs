@@ -12,6 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::server::{ClientStream, Tracked};
 
+/// The most bytes that one write passes on to a stream of HTTP/2. hyper copies each write whole and takes another one once the client has
+/// opened its window by a byte, so this bounds what a client that does not read holds in memory: a few writes.
+const HTTP2_WRITE_BYTES_MAX: usize = 16 << 10;
+
 /// The bytes of a socket.
 #[derive(Debug)]
 pub enum SocketStream {
@@ -65,6 +69,7 @@ impl AsyncWrite for SocketStream {
         match self.get_mut() {
             Self::Http1(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Http2(stream) => {
+                let bytes = bytes.get(..HTTP2_WRITE_BYTES_MAX).unwrap_or(bytes);
                 let written = Pin::new(&mut stream.io).poll_write(context, bytes);
                 stream.noted(written)
             }
@@ -78,9 +83,9 @@ impl AsyncWrite for SocketStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Http1(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Http2(stream) => {
-                let written = Pin::new(&mut stream.io).poll_write_vectored(context, slices);
-                stream.noted(written)
+            http2 @ Self::Http2(_) => {
+                let first = slices.iter().find(|slice| !slice.is_empty());
+                Pin::new(http2).poll_write(context, first.map_or(&[][..], |slice| slice))
             }
         }
     }
@@ -88,7 +93,7 @@ impl AsyncWrite for SocketStream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Http1(stream) => stream.is_write_vectored(),
-            Self::Http2(stream) => stream.io.is_write_vectored(),
+            Self::Http2(_) => false,
         }
     }
 

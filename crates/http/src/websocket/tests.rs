@@ -128,3 +128,29 @@ async fn a_client_that_answers_pings_stays() {
     drop(client);
     task.await.unwrap();
 }
+
+/// A socket kept a buffer as large as the longest message that it had sent.
+#[tokio::test(start_paused = true)]
+async fn a_long_message_is_sent_in_fragments() {
+    let (here, mut there) = duplex(64 << 10);
+    // The first fragment ends within a character.
+    let text = format!("x{}", "\u{e4}".repeat(FRAGMENT_BYTES));
+    let mut expected = Vec::new();
+    for (first, fragment) in [0x01, 0x00, 0x80].iter().zip(text.as_bytes().chunks(FRAGMENT_BYTES)) {
+        expected.push(*first);
+        match u8::try_from(fragment.len()) {
+            Ok(len @ ..126) => expected.push(len),
+            _ => {
+                expected.push(127);
+                expected.extend_from_slice(&(fragment.len() as u64).to_be_bytes());
+            }
+        }
+        expected.extend_from_slice(fragment);
+    }
+    let sending = tokio::spawn(async move {
+        let mut socket = WebSocket::new(here, BytesMut::new(), LIMITS).await;
+        socket.send([Message::Text(text)]).await.unwrap();
+    });
+    assert!(rest(&mut there).await == expected);
+    sending.await.unwrap();
+}

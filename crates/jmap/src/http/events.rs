@@ -49,7 +49,7 @@ pub(super) async fn events(State(app): State<Arc<App>>, request: HttpRequest) ->
     }
 }
 
-/// The accounts that a log-in may use.
+/// The accounts that a log-in may use, its own first.
 pub(crate) fn visible_accounts(login: &Login) -> Vec<AccountId> {
     let granted = login.grants.iter().map(|grant| grant.owner);
     std::iter::once(login.account).chain(granted).collect()

@@ -7,13 +7,18 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::FutureExt;
 use restante_directory::Login;
 use restante_http::{
     MemoryPermit, Refusal,
     websocket::{CloseCode, Message, SocketLimits, SocketStream, Upgrade, WebSocket},
 };
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
 use tracing::warn;
 
 use super::{App, Failure, HttpRequest, base::base_url, events::visible_accounts, login};
@@ -27,7 +32,7 @@ use crate::{
         write_json,
     },
     push::{Subscription, Types, Visible},
-    slots::{Claim, Slot},
+    slots::Slot,
 };
 
 /// The sub-protocol that a client offers and the server takes (RFC 8887 §4.1).
@@ -78,34 +83,50 @@ struct Outgoing {
     _held: Option<(Slot, MemoryPermit)>,
 }
 
-type Answering = FuturesUnordered<BoxFuture<'static, Outgoing>>;
+/// What became of a message of the client.
+enum Done {
+    /// There is something to send.
+    Outgoing(Outgoing),
+    /// Pushes are enabled, or disabled. The next message is read when that holds.
+    Push(Option<Pushing>, OwnedSemaphorePermit),
+}
 
 async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
     let _open = session.app.parts.connections.open(ConnectionKind::WebSocket, session.login.account);
-    let mut answering = Answering::new();
+    // Each message has a task of its own: while a slow client takes an answer, no request holds stores or locks without going on. The
+    // tasks end with the socket.
+    let mut tasks = JoinSet::new();
+    // Held by the task of a message until that is parsed, so that a client has one message at most that waits for a slot.
+    let reading = Arc::new(Semaphore::new(1));
     let mut pushing: Option<Pushing> = None;
     let mut closed = std::pin::pin!(session.app.closed());
     loop {
         let outgoing = tokio::select! {
-            received = socket.receive() => match received {
-                Ok(Message::Text(text)) => match session.take(text, &mut pushing).await {
-                    Received::Request(work) => {
-                        answering.push(work);
-                        continue;
-                    }
-                    Received::Refused(error, id) => {
-                        session.app.parts.metrics.count_refused(&error);
-                        refused(&error, id.as_deref())
-                    }
-                    Received::Done => continue,
-                },
-                // RFC 8887 §4.2: a server that gets binary data closes the connection.
-                Ok(Message::Binary(_)) => return socket.close(CloseCode::Unsupported, "texts only").await,
-                Err(_) => return,
-            },
-            Some(outgoing) = answering.next() => outgoing,
+            biased; // what waits to be sent goes first, so that no more than a few answers wait
             () = &mut closed => return socket.close(CloseCode::Away, "the server stops").await,
+            Some(done) = tasks.join_next() => match done {
+                Ok(Done::Outgoing(outgoing)) => outgoing,
+                Ok(Done::Push(wanted, _reading)) => {
+                    pushing = wanted;
+                    continue;
+                }
+                Err(error) => {
+                    warn!(%error, "the task of a message of a WebSocket failed");
+                    return socket.close(CloseCode::Error, "a message was not answered").await;
+                }
+            },
             change = next_change(&mut pushing) => Outgoing { text: change, _held: None },
+            received = receive(socket, &reading) => match received {
+                Some((Message::Text(text), permit)) => {
+                    tasks.spawn(session.clone().serve(text, permit));
+                    continue;
+                }
+                // RFC 8887 §4.2: a server that gets binary data closes the connection.
+                Some((Message::Binary(_), _)) => {
+                    return socket.close(CloseCode::Unsupported, "texts only").await;
+                }
+                None => return,
+            },
         };
         let text = String::from_utf8(outgoing.text).unwrap_or_default(); // all JSON is written as UTF-8
         if socket.send([Message::Text(text)]).await.is_err() {
@@ -114,72 +135,81 @@ async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
     }
 }
 
-/// What a message of the client is.
-enum Received {
-    Request(BoxFuture<'static, Outgoing>),
-    /// With the id of the request, if that is known.
-    Refused(RequestError, Option<String>),
-    Done,
+/// The next message, once the one before was parsed; `None` when the socket is closed. Cancelling the wait loses nothing.
+async fn receive(
+    socket: &mut WebSocket<SocketStream>,
+    reading: &Arc<Semaphore>,
+) -> Option<(Message, OwnedSemaphorePermit)> {
+    let permit = reading.clone().acquire_owned().await.ok()?;
+    Some((socket.receive().await.ok()?, permit))
+}
+
+/// The id of a request that is not parsed, if it has one: values are skipped without taking memory.
+fn id_of(text: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: Option<String>,
+    }
+    serde_json::from_str::<Named>(text).ok()?.id
 }
 
 impl Session {
-    /// Takes a message of the client.
-    async fn take(self: &Arc<Self>, text: String, pushing: &mut Option<Pushing>) -> Received {
+    /// Does what a message asks for. Answers may overtake each other (RFC 8887 §4.3.2).
+    async fn serve(self: Arc<Self>, text: String, reading: OwnedSemaphorePermit) -> Done {
+        let slot = match self.slot().await {
+            Ok(slot) => slot,
+            Err(error) => {
+                let id = on_a_core(text.len(), move || id_of(&text)).await;
+                return self.refuse(&error, id.unwrap_or_default().as_deref());
+            }
+        };
         let parsed = on_a_core(text.len(), move || request::parse(text.as_bytes())).await;
         let mut members = match parsed {
             Ok(Ok(Value::Object(members))) => members,
-            Ok(Ok(_)) => return Received::Refused(not_request("expected an object"), None),
-            Ok(Err(error)) => return Received::Refused(error, None),
+            Ok(Ok(_)) => return self.refuse(&not_request("expected an object"), None),
+            Ok(Err(error)) => return self.refuse(&error, None),
             Err(error) => {
                 warn!(%error, "a message of a WebSocket was not read");
-                return Received::Refused(RequestError::unavailable(), None);
+                return self.refuse(&RequestError::unavailable(), None);
             }
         };
         let kind = members.get("@type").and_then(Value::as_str).unwrap_or_default().to_owned();
         match kind.as_str() {
-            "Request" => self.begin(members),
+            "Request" => self.serve_request(members, slot, reading).await,
             "WebSocketPushEnable" => match self.enable_push(&members).await {
-                Ok(enabled) => {
-                    *pushing = Some(enabled);
-                    Received::Done
-                }
-                Err(error) => Received::Refused(error, None),
+                Ok(enabled) => Done::Push(Some(enabled), reading),
+                Err(error) => self.refuse(&error, None),
             },
-            "WebSocketPushDisable" => {
-                *pushing = None;
-                Received::Done
-            }
+            "WebSocketPushDisable" => Done::Push(None, reading),
             _ => {
                 let id = members.remove("id").and_then(|id| id.as_str().map(str::to_owned));
                 let names = "@type: expected Request, WebSocketPushEnable or WebSocketPushDisable";
-                Received::Refused(not_request(names), id)
+                self.refuse(&not_request(names), id.as_deref())
             }
         }
     }
 
-    /// Begins a request. Answers may overtake each other (RFC 8887 §4.3.2).
-    fn begin(self: &Arc<Self>, mut members: Map<String, Value>) -> Received {
+    /// A slot of the user, which a message takes before it is parsed: what is parsed takes many times the memory of its text.
+    async fn slot(&self) -> Result<Slot, RequestError> {
+        self.app.request_slot(self.app.claim_slot(&self.login)?).await
+    }
+
+    async fn serve_request(
+        &self,
+        mut members: Map<String, Value>,
+        slot: Slot,
+        reading: OwnedSemaphorePermit,
+    ) -> Done {
         let id = match members.remove("id") {
             None | Some(Value::Null) => None,
             Some(Value::String(id)) => Some(id),
-            Some(_) => return Received::Refused(not_request("id: expected a string"), None),
+            Some(_) => return self.refuse(&not_request("id: expected a string"), None),
         };
-        let claim = self.app.claim_slot(&self.login);
-        let request =
-            claim.and_then(|claim| Ok((claim, Request::of(Value::Object(members), &self.app.config)?)));
-        let (claim, request) = match request {
-            Ok(begun) => begun,
-            Err(error) => return Received::Refused(error, id),
+        let request = match Request::of(Value::Object(members), &self.app.config) {
+            Ok(request) => request,
+            Err(error) => return self.refuse(&error, id.as_deref()),
         };
-        let session = self.clone();
-        Received::Request(async move { session.answer(request, id, claim).await }.boxed())
-    }
-
-    async fn answer(self: Arc<Self>, request: Request, id: Option<String>, claim: Claim) -> Outgoing {
-        let slot = match self.app.request_slot(claim).await {
-            Ok(slot) => slot,
-            Err(error) => return refused(&error, id.as_deref()),
-        };
+        drop(reading);
         let mut begun = br#"{"@type":"Response""#.to_vec();
         if let Some(id) = &id {
             begun.extend_from_slice(b",\"requestId\":");
@@ -191,11 +221,17 @@ impl Session {
             let memory = self.app.memory_of(text.len()).await?;
             Ok::<_, Failure>((text, memory))
         };
-        match answered.await {
+        Done::Outgoing(match answered.await {
             Ok((text, memory)) => Outgoing { text, _held: Some((slot, memory)) },
             // The only errors here are those of stores and of memory; the log has the former.
             Err(_) => refused(&RequestError::unavailable(), id.as_deref()),
-        }
+        })
+    }
+
+    /// Refuses a message, with the id of the request, if that is known.
+    fn refuse(&self, error: &RequestError, id: Option<&str>) -> Done {
+        self.app.parts.metrics.count_refused(error);
+        Done::Outgoing(refused(error, id))
     }
 
     async fn enable_push(&self, members: &Map<String, Value>) -> Result<Pushing, RequestError> {

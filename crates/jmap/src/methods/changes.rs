@@ -155,8 +155,8 @@ impl History<'_> {
     }
 
     /// At most `max` changes since a revision.
-    async fn since(self, since: Revision, max: usize) -> Result<ChangesPage, MethodError> {
-        let mut since = since;
+    async fn since(self, asked: Revision, max: usize) -> Result<ChangesPage, MethodError> {
+        let mut since = asked;
         for _ in 0..ATTEMPTS_MAX {
             let changes = self.changes(since, max).await?;
             let count = count(&changes);
@@ -172,6 +172,10 @@ impl History<'_> {
                 continue;
             }
             return self.whole(&changes).await;
+        }
+        if since > asked {
+            // RFC 8620 §5.2: the state may be an intermediate one. The client goes on from there and not from the beginning.
+            return Ok(ChangesPage { new: since.into(), has_more: true, ..ChangesPage::default() });
         }
         Err(MethodError::ServerUnavailable)
     }

@@ -43,7 +43,8 @@ impl Pusher {
         Self { parts, delay, accounts: Mutex::default() }
     }
 
-    /// Listens to accounts. What is returned has their states from now on.
+    /// Listens to accounts, of which the first is the user's own. What is returned has their states from now on, those of identities and
+    /// submissions of the first alone.
     ///
     /// # Errors
     /// Those of the records.
@@ -151,7 +152,7 @@ impl Announced {
     }
 }
 
-/// The states of the accounts of one client.
+/// The states of the accounts of one client, the user's own first.
 pub(crate) struct Subscription {
     pusher: Arc<Pusher>,
     receivers: Vec<(AccountId, watch::Receiver<Read>)>,
@@ -160,10 +161,12 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// The newest states; [`Subscription::changed`] waits for newer ones.
     pub(crate) fn newest(&mut self) -> Visible {
-        let newest = |(account, receiver): &mut (AccountId, watch::Receiver<Read>)| {
-            (*account, receiver.borrow_and_update().states)
-        };
-        Visible(self.receivers.iter_mut().map(newest).collect())
+        let mut newest = Vec::with_capacity(self.receivers.len());
+        for (place, (account, receiver)) in self.receivers.iter_mut().enumerate() {
+            let states = receiver.borrow_and_update().states;
+            newest.push((*account, if place == 0 { states } else { states.without_personal() }));
+        }
+        Visible(newest)
     }
 
     /// Waits until a state is newer than what [`Subscription::newest`] has returned last. Cancelling the wait loses nothing.

@@ -29,9 +29,12 @@ pub(crate) const ALL_TYPES: [&str; TYPES] = [
 ];
 const TYPES: usize = 8;
 
-/// The states of one account, in the order of [`ALL_TYPES`].
+/// The types that an account of somebody else does not have: their methods answer `accountNotSupportedByMethod` for it.
+const PERSONAL_TYPES: [&str; 2] = ["Identity", "EmailSubmission"];
+
+/// The states of one account, in the order of [`ALL_TYPES`]; `None` for a type that is not pushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TypeStates([u64; TYPES]);
+pub(crate) struct TypeStates([Option<u64>; TYPES]);
 
 /// States that were read, with the revision of the account before that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,9 +67,8 @@ pub(super) async fn read(parts: &JmapParts, of: AccountId) -> Result<Read, Error
     let [mailboxes, threads, emails, identities, used] = kinds.map(|kind| states.of(kind).0);
     let [submissions, vacations] = [submission::KIND, vacation::KIND].map(|kind| states.of(kind).0);
     let QuotaState(quota) = QuotaState::new(Revision(used), parts.directory.quota_of(of).await?);
-    let all =
-        TypeStates([mailboxes, threads, emails, delivered.0, identities, quota, submissions, vacations]);
-    Ok(Read { revision: states.revision, states: all })
+    let all = [mailboxes, threads, emails, delivered.0, identities, quota, submissions, vacations];
+    Ok(Read { revision: states.revision, states: TypeStates(all.map(Some)) })
 }
 
 /// The revision of the last commit that added an email.
@@ -114,8 +116,8 @@ impl Visible {
             }
             id.push_str(&account_id(*account));
             for (at, state) in states.iter().enumerate() {
-                // Writing to a string can't fail.
-                let _ = write!(id, "{}{state}", if at == 0 { ':' } else { '.' });
+                // Writing to a string can't fail. Of a type that is not pushed nobody compares the state.
+                let _ = write!(id, "{}{}", if at == 0 { ':' } else { '.' }, state.unwrap_or_default());
             }
         }
         id
@@ -126,7 +128,8 @@ impl Visible {
         let account = |text: &str| -> Option<(AccountId, TypeStates)> {
             let (account, states) = text.split_once(':')?;
             let states: Option<Vec<u64>> = states.split('.').map(|state| state.parse().ok()).collect();
-            Some((read_account_id(account)?, TypeStates(states?.try_into().ok()?)))
+            let states: [u64; TYPES] = states?.try_into().ok()?;
+            Some((read_account_id(account)?, TypeStates(states.map(Some))))
         };
         let accounts: Option<Vec<_>> = id.split(';').map(account).collect();
         Self(accounts.unwrap_or_default())
@@ -183,14 +186,25 @@ impl Visible {
 }
 
 impl TypeStates {
+    /// What is pushed of them to somebody else than the owner of the account.
+    pub(super) fn without_personal(self) -> Self {
+        let mut states = self.0;
+        for (name, state) in ALL_TYPES.iter().zip(&mut states) {
+            if PERSONAL_TYPES.contains(name) {
+                *state = None;
+            }
+        }
+        Self(states)
+    }
+
     /// The types with another state than in `seen`.
     fn changed(&self, seen: Option<Self>, types: Types) -> impl Iterator<Item = (&'static str, u64)> {
         let all = ALL_TYPES.into_iter().zip(self.0).enumerate();
-        all.filter(move |(at, (_, state))| {
-            let before = seen.and_then(|seen| seen.0.get(*at).copied());
-            types.has(*at) && before != Some(*state)
+        all.filter_map(move |(at, (name, state))| {
+            let state = state?;
+            let before = seen.and_then(|seen| seen.0.get(at).copied().flatten());
+            (types.has(at) && before != Some(state)).then_some((name, state))
         })
-        .map(|(_, changed)| changed)
     }
 }
 
@@ -254,11 +268,12 @@ mod tests {
         assert_eq!(read.revision, server.records.records.states(account).await.unwrap().revision);
     }
 
+    fn states(states: [u64; TYPES]) -> TypeStates {
+        TypeStates(states.map(Some))
+    }
+
     fn visible() -> Visible {
-        Visible(vec![
-            (AccountId(1024), TypeStates([1, 2, 3, 4, 5, 6, 7, 8])),
-            (AccountId(1025), TypeStates([0; 8])),
-        ])
+        Visible(vec![(AccountId(1024), states([1, 2, 3, 4, 5, 6, 7, 8])), (AccountId(1025), states([0; 8]))])
     }
 
     fn change(visible: &Visible, seen: &Visible, types: Types) -> String {
@@ -281,8 +296,8 @@ mod tests {
     fn p1_a_change_has_the_types_of_each_account_that_changed() {
         let (new, mut old) = (visible(), visible());
         assert!(!new.differs(&old, Types::ALL));
-        old.0[0].1.0[2] = 1;
-        old.0[0].1.0[3] = 1;
+        old.0[0].1.0[2] = Some(1);
+        old.0[0].1.0[3] = Some(1);
         let expected = r#"{"@type":"StateChange","changed":{"a1024":{"Email":"3","EmailDelivery":"4"}}}"#;
         assert_eq!(change(&new, &old, Types::ALL), expected);
         let email = Types::of(["Email", "CalendarEvent"]);
@@ -295,7 +310,7 @@ mod tests {
     #[test]
     fn p5_accounts_that_changed_come_first_and_are_merged() {
         let (new, mut seen) = (visible(), visible());
-        seen.0[1].1.0[3] = 9;
+        seen.0[1].1.0[3] = Some(9);
         let sorted = new.clone().changed_first(&seen, Types::ALL);
         assert_eq!(sorted.0[0].0, AccountId(1025));
         assert!(new.has_delivered_since(&seen, Types::ALL));
@@ -308,12 +323,12 @@ mod tests {
 
     #[test]
     fn p4_an_older_read_that_ends_later_is_left_out() {
-        let read = |revision, states| Read { revision: Revision(revision), states: TypeStates(states) };
+        let read = |revision, of| Read { revision: Revision(revision), states: states(of) };
         let mut shown = Read::default();
         assert!(shown.replace(read(5, [5, 1, 0, 0, 0, 7, 0, 0])));
         assert!(!shown.replace(read(4, [4, 1, 0, 0, 0, 6, 0, 0])));
         assert!(!shown.replace(read(6, [5, 1, 0, 0, 0, 7, 0, 0])), "something else has changed");
         assert!(shown.replace(read(6, [5, 1, 0, 0, 0, 6, 0, 0])));
-        assert_eq!(shown.states, TypeStates([5, 1, 0, 0, 0, 6, 0, 0]));
+        assert_eq!(shown.states, states([5, 1, 0, 0, 0, 6, 0, 0]));
     }
 }

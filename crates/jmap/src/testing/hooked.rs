@@ -20,6 +20,11 @@ pub(crate) trait Hook: Send + Sync + 'static {
         Ok(())
     }
 
+    /// With changes, these are returned instead of those of the records.
+    fn changes_instead(&self, _since: &ChangesSince) -> Option<Changes> {
+        None
+    }
+
     /// With an error, nothing is committed.
     async fn before_commit(&self, _commit: &Commit) -> Result<(), Error> {
         Ok(())
@@ -54,7 +59,10 @@ impl<H: Hook> Records for Hooked<H> {
     }
 
     async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.inner.changes(account, since).await
+        match self.hook.changes_instead(since) {
+            Some(changes) => Ok(changes),
+            None => self.inner.changes(account, since).await,
+        }
     }
 
     async fn states(&self, account: AccountId) -> Result<States, Error> {

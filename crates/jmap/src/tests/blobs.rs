@@ -1,5 +1,11 @@
 //! Uploads, downloads, and the methods of blobs.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use async_trait::async_trait;
 use axum::{
     body::Body,
     http::{Request, StatusCode, header},
@@ -8,13 +14,16 @@ use futures_util::stream;
 use restante_core::{Clock, nonzero};
 use restante_directory::Access;
 use restante_mail::upload;
-use restante_records::Query;
+use restante_records::{Commit, Error, Query, Records};
 use serde_json::{Value, json};
 
 use crate::{
     JmapConfig,
     door::expire_all,
-    testing::{TestServer, body_of},
+    testing::{
+        TestServer, body_of,
+        hooked::{Hook, Hooked},
+    },
 };
 
 fn pass(server: &TestServer, seconds: i64) {
@@ -126,6 +135,39 @@ async fn b2_an_upload_lives_for_its_time_and_uploading_again_resets_it() {
     pass(&server, 3_600);
     server.upload("three").await;
     assert_eq!(server.download(&first).await, None, "the next upload removes what has expired");
+}
+
+/// The next commit fails while this is true.
+#[derive(Default)]
+struct FailsOnce(AtomicBool);
+
+#[async_trait]
+impl Hook for FailsOnce {
+    async fn before_commit(&self, _: &Commit) -> Result<(), Error> {
+        match self.0.swap(false, Ordering::Relaxed) {
+            true => Err(Error::corrupt("a record is damaged")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The uploads of all accounts behind a damaged one stayed for ever.
+#[tokio::test]
+async fn b2_an_account_whose_uploads_cannot_be_removed_keeps_no_others() {
+    let mut hooked = None;
+    let wrap = |inner: Arc<dyn Records>| {
+        let records = Arc::new(Hooked { inner, hook: FailsOnce::default() });
+        hooked = Some(records.clone());
+        records as Arc<dyn Records>
+    };
+    let server = TestServer::with_records(JmapConfig::default(), wrap).await;
+    server.upload("one").await;
+    server.upload_as(&server.bob, &server.bob.id, "two").await;
+    pass(&server, 100_000);
+    hooked.unwrap().hook.0.store(true, Ordering::Relaxed);
+    let expire = async || expire_all(&server.mail, &server.directory, 3_600).await.unwrap();
+    assert_eq!(expire().await, 1, "the first account fails, and the other one is served");
+    assert_eq!(expire().await, 1, "the first account is served by the next walk");
 }
 
 #[tokio::test]

@@ -82,6 +82,21 @@ async fn p1_another_quota_is_a_state_change_also_for_those_with_a_grant() {
     }
 }
 
+/// Clients asked for them, and were answered `accountNotSupportedByMethod`.
+#[tokio::test]
+async fn p1_identities_and_submissions_of_other_accounts_are_not_announced() {
+    let server = TestServer::new().await;
+    server.grant(&server.bob, &server.alice, Access::Write).await;
+    // An id that says nothing: all states are new.
+    let mut stream = Stream::open(&server, &server.alice, "types=*&closeafter=no&ping=0", Some("x")).await;
+    let (_, _, data) = stream.next().await.unwrap();
+    let types = |id: &str| data["changed"][id].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let mut own = types(&server.alice.id);
+    assert_eq!(own.len(), 8);
+    own.retain(|name| !["Identity", "EmailSubmission"].contains(&name.as_str()));
+    assert_eq!(types(&server.bob.id), own);
+}
+
 #[tokio::test]
 async fn p2_other_types_and_other_accounts_are_not_announced() {
     let server = TestServer::new().await;

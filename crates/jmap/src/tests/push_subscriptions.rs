@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use restante_core::Timestamp;
 use restante_directory::{Access, Answer, Operation, Scope};
 use restante_operate::Door;
+use restante_records::{Body as RecordBody, Change, Commit, Properties};
 use serde_json::{Value, json};
 
 use super::{
@@ -370,4 +371,50 @@ async fn p5_the_session_names_the_key_that_signs() {
     create(&server, &server.alice, json!({"deviceClientId": "d", "url": service.url("/a")})).await;
     let authorization = service.next().await.headers["authorization"].clone();
     assert_eq!(authorization.split_once(", k=").unwrap().1, key.as_str().unwrap());
+}
+
+/// Each server served the subscriptions that it had made itself, and those that it had found when it started.
+#[tokio::test]
+async fn p5_another_server_goes_on_with_the_subscriptions_of_one_that_is_gone() {
+    let mut service = PushService::start().await;
+    let server = TestServer::in_memory(service.config()).await;
+    subscribe(&server, &mut service, &server.bob, "/b", json!({})).await;
+    let other = server.restarted();
+    assert_eq!(service.next().await.path, "/b", "it has looked for subscriptions, of alice first");
+    subscribe(&server, &mut service, &server.alice, "/a", json!({})).await;
+    assert_eq!(other.app().push.running(), 1);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    // It does not know what the client has seen, as after a restart.
+    let first = service.next().await.json();
+    assert_eq!(first["changed"][&server.alice.id].as_object().unwrap().len(), 8);
+    assert_eq!(other.app().push.running(), 2);
+    server.door.close().await;
+    let revision = change(&server, server.alice.account).await;
+    let push = service.next().await.json();
+    assert_eq!(push["changed"][&server.alice.id], json!({"Mailbox": revision.to_string()}));
+    assert_eq!(ids(&server, &server.alice).await.len(), 1);
+}
+
+/// One damaged record kept all subscriptions of the server from being served after a restart, and those of its user from being listed.
+#[tokio::test]
+async fn p5_a_damaged_subscription_is_left_out_and_others_are_served() {
+    let mut service = PushService::start().await;
+    let server = TestServer::with(service.config()).await;
+    let damaged = Change::Create {
+        kind: restante_mail::push::KIND,
+        body: RecordBody::new(b"damaged".to_vec()),
+        properties: Properties::default().with(restante_mail::push::EXPIRES, 1_900_000_000),
+    };
+    server.records.records.commit(server.alice.account, Commit::of([damaged])).await.unwrap();
+    let alices = subscribe(&server, &mut service, &server.alice, "/a", json!({})).await;
+    assert_eq!(ids(&server, &server.alice).await[0]["id"], alices);
+    subscribe(&server, &mut service, &server.bob, "/b", json!({})).await;
+    server.door.close().await;
+    let door = server.restarted();
+    let mut paths = [service.next().await.path, service.next().await.path];
+    paths.sort();
+    assert_eq!(paths, ["/a", "/b"]);
+    assert_eq!(door.app().push.running(), 2);
 }

@@ -6,6 +6,7 @@ use axum::{
 };
 use restante_core::nonzero;
 use restante_directory::{Access, Scope};
+use restante_net::SharedMemory;
 use serde_json::{Value, json};
 
 use crate::{
@@ -124,6 +125,35 @@ async fn q5_limits_of_a_request_are_named() {
     assert_eq!(first.0, StatusCode::OK);
     let again = server.post(&server.alice, r#"{"using":[],"methodCalls":[]}"#).await;
     assert_eq!(again.0, StatusCode::OK, "the slot is free again");
+}
+
+/// A request gave its slot back before its answer had memory, so that any number of answers waited for that.
+#[tokio::test]
+async fn q5_an_answer_that_waits_for_memory_holds_its_slot() {
+    let config =
+        JmapConfig { requests_per_user_max: nonzero!(1), request_wait_ms: 0, ..JmapConfig::default() };
+    let server = TestServer::in_memory(config).await;
+    let memory = server.door.app().parts.memory.clone();
+    let all_but_a_kib = (256 << 20) - 1_024;
+    let held = memory.acquire(all_but_a_kib, tokio::time::Instant::now()).await.unwrap();
+    assert!(memory.acquire(1_025, tokio::time::Instant::now()).await.is_err());
+    // The request fits into what is left, and the answer does not.
+    let reference = json!({"resultOf": "a", "name": "Core/echo", "path": "/x"});
+    let calls = json!([["Core/echo", {"x": "y".repeat(600)}, "a"], ["Core/echo", {"#x": reference}, "b"]]);
+    let request = json!({"using": [CORE], "methodCalls": calls}).to_string();
+    assert!(request.len() <= 1_024);
+    let first = server.post(&server.alice, request.clone());
+    let second = async {
+        while !memory.has_waiters() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let expected = (400, "limit".to_owned(), json!("maxConcurrentRequests"));
+        assert_eq!(problem(&server, request.clone()).await, expected);
+        drop(held);
+    };
+    let (first, ()) = tokio::join!(first, second);
+    assert_eq!(first.0, StatusCode::OK);
+    assert_eq!(server.post(&server.alice, request).await.0, StatusCode::OK, "the slot is free again");
 }
 
 #[tokio::test]

@@ -1,14 +1,21 @@
 //! JMAP over WebSockets, with a client that others have written.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use futures_util::{SinkExt, StreamExt};
 use restante_directory::{Access, Operation, State};
 use restante_http::ServerLimits;
 use restante_net::{Limits, Listener, NetMetrics};
+use restante_records::{Commit, Error as RecordsError, Records};
 use serde_json::{Value, json};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::oneshot,
     time::timeout,
 };
 use tokio_tungstenite::{
@@ -17,7 +24,10 @@ use tokio_tungstenite::{
 };
 
 use super::push::change;
-use crate::testing::TestServer;
+use crate::testing::{
+    TestServer,
+    hooked::{Hook, Hooked},
+};
 
 type Client = WebSocketStream<TcpStream>;
 
@@ -57,7 +67,10 @@ impl Served {
         if let Some(protocol) = protocol {
             request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_str(protocol).unwrap());
         }
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        // Small, so that a client that does not read soon lets the server wait.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        let stream = socket.connect(self.address).await.unwrap();
         let (client, response) = client_async(request, stream).await?;
         let echoed = response.headers().get("sec-websocket-protocol");
         Ok((client, echoed.map(|value| value.to_str().unwrap().to_owned())))
@@ -215,6 +228,101 @@ async fn q5_requests_of_sockets_count_with_those_over_http() {
     };
     let (answered, ()) = tokio::join!(over_http, over_socket);
     assert_eq!(answered.0, 200);
+}
+
+/// What is parsed takes many times the memory of its text: a client made the server parse on all of its sockets at once.
+#[tokio::test]
+async fn q5_a_message_takes_a_slot_before_it_is_parsed() {
+    let config = crate::JmapConfig {
+        requests_per_user_max: restante_core::nonzero!(1),
+        request_wait_ms: 0,
+        ..crate::JmapConfig::default()
+    };
+    let served = Served::of(TestServer::with(config).await).await;
+    let (sender, receiver) = oneshot::channel::<()>();
+    let waiting = futures_util::stream::once(async move {
+        let _ = receiver.await;
+        Ok::<_, std::io::Error>(r#"{"using":[],"methodCalls":[]}"#)
+    });
+    let over_http = served.server.post(&served.server.alice, axum::body::Body::from_stream(waiting));
+    let over_socket = async {
+        let mut client = served.client().await;
+        // None of these is a request, which only parsing would find.
+        for (text, id) in [("{\"@type\":", Value::Null), (r#"{"using": 1, "id": "R1"}"#, json!("R1"))] {
+            client.send(Message::Text(text.into())).await.unwrap();
+            let error = next(&mut client).await;
+            assert_eq!((&error["requestId"], &error["limit"]), (&id, &json!("maxConcurrentRequests")));
+        }
+        sender.send(()).unwrap();
+        client
+    };
+    let (answered, mut client) = tokio::join!(over_http, over_socket);
+    assert_eq!(answered.0, 200);
+    send(&mut client, echo("R2")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R2", "the slot is free again");
+}
+
+/// The next commit says that it begins, and waits until something else has happened.
+#[derive(Default)]
+struct NextCommit(Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>);
+
+#[async_trait]
+impl Hook for NextCommit {
+    async fn before_commit(&self, _: &Commit) -> Result<(), RecordsError> {
+        let next = self.0.lock().unwrap().take();
+        if let Some((begun, happened)) = next {
+            begun.send(()).unwrap();
+            happened.await.unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// Requests stood still, with connections to databases and locks, until a slow client had taken another answer.
+#[tokio::test]
+async fn p3_requests_go_on_while_the_client_does_not_read_an_answer() {
+    let mut interrupted = None;
+    let wrap = |inner: Arc<dyn Records>| {
+        let records = Arc::new(Hooked { inner, hook: NextCommit::default() });
+        interrupted = Some(records.clone());
+        records as Arc<dyn Records>
+    };
+    let served = Served::of(TestServer::with_records(crate::JmapConfig::default(), wrap).await).await;
+    let server = &served.server;
+    server.mail.prepare(server.alice.account).await.unwrap();
+    let mut client = served.client().await;
+    send(&mut client, echo("R0")).await;
+    assert_eq!(next(&mut client).await["requestId"], "R0", "the first request makes the key of the session");
+    let ((begun, begins), (happened, happens)) = (oneshot::channel(), oneshot::channel());
+    *interrupted.unwrap().hook.0.lock().unwrap() = Some((begun, happens));
+    // The commit of the first call is interrupted.
+    let set = |name: &str| json!(["Mailbox/set", {"accountId": server.alice.id, "create": {name: {"name": name}}}, "c"]);
+    let calls = [set("first"), set("later")];
+    let using = ["urn:ietf:params:jmap:core", "urn:ietf:params:jmap:mail"];
+    send(&mut client, json!({"@type": "Request", "id": "R1", "using": using, "methodCalls": calls})).await;
+    begins.await.unwrap();
+    // The answer is longer than what the system takes of it.
+    let mut long = echo("R2");
+    let reference = json!({"resultOf": "c", "name": "Core/echo", "path": "/a"});
+    let twice = json!(["Core/echo", {"#a": reference}, "d"]);
+    long["methodCalls"] = json!([["Core/echo", {"a": "x".repeat(9_000_000)}, "c"], twice]);
+    send(&mut client, long).await;
+    timeout(PATIENCE, client.get_ref().peek(&mut [0])).await.unwrap().unwrap();
+    happened.send(()).unwrap();
+    let created = async {
+        loop {
+            let (mailboxes, _) = server.mail.mailboxes(server.alice.account).await.unwrap();
+            if mailboxes.iter().any(|mailbox| mailbox.name == "later") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, created).await.expect("the other request goes on");
+    let answer = next(&mut client).await;
+    assert_eq!(answer["requestId"], "R2");
+    assert_eq!(answer["methodResponses"][1][1]["a"].as_str().unwrap().len(), 9_000_000);
+    assert_eq!(next(&mut client).await["requestId"], "R1");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::{
     add::create,
     edit::{Edit, Editor, Reader},
     joint::Request,
-    stored::{Stored, StoredAttempt, number, set, state_number, view},
+    stored::{Stored, StoredAttempt, add_lateness, number, set, state_number, view},
 };
 use crate::schema::queued;
 
@@ -61,7 +61,7 @@ pub enum Ending {
         /// Whether the delay is reported by now.
         is_delay_reported: bool,
     },
-    /// It was not tried: the attempt does not count.
+    /// It was not tried: the attempt does not count. Those that wait for a later time are counted in `returns`, until an attempt is noted.
     Returned {
         /// When it is tried, in seconds since 1970.
         due: u64,
@@ -144,8 +144,7 @@ impl Edit for Claim {
         for record in reader.read(ids).await? {
             let Some(lease_until) = self.leases.get(&record.id).copied() else { continue };
             let is_due = number(&record.properties, queued::DUE).is_some_and(|due| due <= reader.now);
-            let is_tried = number(&record.properties, queued::STATE) == Some(state_number(QueuedState::Due));
-            if !is_due || !is_tried {
+            if !is_due || !is_tried(&record) {
                 continue;
             }
             let mut recipient = match view(reader.account, &record) {
@@ -167,6 +166,8 @@ impl Edit for Claim {
             recipient.is_leased = true;
             recipient.due = lease_until;
             let mut properties = record.properties;
+            add_lateness(&mut properties, reader.now);
+            recipient.first_due = number(&properties, queued::FIRST_DUE).unwrap_or(recipient.first_due);
             set(&mut properties, queued::DUE, Some(Value::Number(lease_until)));
             set(&mut properties, queued::ATTEMPTS, Some(Value::Number(recipient.attempts.into())));
             set(&mut properties, queued::LEASE, Some(Value::Revision));
@@ -207,30 +208,41 @@ fn without_lease(properties: &Properties) -> Properties {
 /// Extends leases.
 struct Renew<'a> {
     leases: &'a [Lease],
+    /// Those that end before this time.
+    before: u64,
     until: u64,
 }
 
 #[async_trait]
 impl Edit for Renew<'_> {
-    type Plan = usize;
+    /// Those whose recipients may still be tried.
+    type Plan = Vec<Lease>;
 
-    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, usize), Error> {
+    async fn plan(&self, reader: &Reader<'_>) -> Result<(Vec<Change>, Vec<Lease>), Error> {
         let ids = self.leases.iter().map(|lease| lease.id.record).collect();
-        let mut changes = Vec::new();
+        let (mut changes, mut valid) = (Vec::new(), Vec::new());
         for record in reader.read(ids).await? {
-            if self.leases.iter().any(|lease| is_leased(&record, lease)) {
+            let Some(lease) = self.leases.iter().find(|lease| is_leased(&record, lease)) else { continue };
+            if is_tried(&record) {
+                valid.push(*lease);
+            }
+            if number(&record.properties, queued::DUE).is_some_and(|due| due < self.before) {
                 let mut properties = record.properties;
                 set(&mut properties, queued::DUE, Some(Value::Number(self.until)));
                 changes.push(update(record.id, None, properties));
             }
         }
-        let renewed = changes.len();
-        Ok((changes, renewed))
+        Ok((changes, valid))
     }
 }
 
 fn is_leased(record: &Record, lease: &Lease) -> bool {
     record.id == lease.id.record && number(&record.properties, queued::LEASE) == Some(lease.claimed.0)
+}
+
+/// Whether it has not ended, and nobody holds it.
+fn is_tried(record: &Record) -> bool {
+    number(&record.properties, queued::STATE) == Some(state_number(QueuedState::Due))
 }
 
 /// A request to note outcomes of one account.
@@ -317,6 +329,7 @@ fn ended(record: &Record, ending: &Ending, now: u64) -> Result<Option<Change>, E
         Ending::Postponed { due, reply, is_delay_reported } => {
             let mut body = Stored::read(&record.body)?;
             body.last = Some(StoredAttempt::new(now, reply.clone()));
+            body.returns = 0;
             stored = Some(body);
             set(&mut properties, queued::DUE, Some(Value::Number(*due)));
             set(&mut properties, queued::FAULTS, None);
@@ -325,6 +338,11 @@ fn ended(record: &Record, ending: &Ending, now: u64) -> Result<Option<Change>, E
         Ending::Returned { due } => {
             uncount(&mut properties);
             set(&mut properties, queued::DUE, Some(Value::Number(*due)));
+            if *due > now {
+                let mut body = Stored::read(&record.body)?;
+                body.returns = body.returns.saturating_add(1);
+                stored = Some(body);
+            }
         }
         Ending::Faulted { due, why, faults_max } => {
             uncount(&mut properties);
@@ -368,9 +386,15 @@ impl Editor {
     }
 
     /// See [`super::Queue::renew`].
-    pub(super) async fn renew(&self, leases: &[Lease], until: u64) -> Result<usize, Error> {
-        let Some(account) = one_account(leases.iter().map(|lease| lease.id))? else { return Ok(0) };
-        Ok(self.edit(account, &Renew { leases, until }).await?.0)
+    pub(super) async fn renew(&self, leases: &[Lease], before: u64, until: u64) -> Result<Vec<Lease>, Error> {
+        let Some(account) = one_account(leases.iter().map(|lease| lease.id))? else { return Ok(Vec::new()) };
+        let renew = Renew { leases, before, until };
+        // Mostly none ends so soon, and nothing is to be committed: then there is no need to wait for other edits.
+        let (changes, valid) = renew.plan(&self.reader(account)).await?;
+        if changes.is_empty() {
+            return Ok(valid);
+        }
+        Ok(self.edit(account, &renew).await?.0)
     }
 
     /// See [`super::Queue::end`].

@@ -108,7 +108,7 @@ impl Queue {
     }
 
     /// Claims those of some recipients of one account that are due now, until a time in seconds since 1970. Of several that claim one
-    /// at once, one gets it. When the lease has ended it is due again.
+    /// at once, one gets it. When the lease has ended it is due again. What is claimed more than an hour late expires so much later.
     ///
     /// # Errors
     /// `Invalid` for recipients of several accounts; those of a commit.
@@ -116,12 +116,13 @@ impl Queue {
         self.editor.claim(ids, lease_until).await
     }
 
-    /// Extends leases of one account; returns how many still held.
+    /// Extends those of some leases of one account that end before a time. Returns the leases whose recipients may still be tried: nobody else has
+    /// claimed them, and no operator has dropped or held them. Commits nothing when no lease ends so soon.
     ///
     /// # Errors
     /// As [`Queue::claim`].
-    pub async fn renew(&self, leases: &[Lease], until: u64) -> Result<usize, Error> {
-        self.editor.renew(leases, until).await
+    pub async fn renew(&self, leases: &[Lease], before: u64, until: u64) -> Result<Vec<Lease>, Error> {
+        self.editor.renew(leases, before, until).await
     }
 
     /// Notes what became of recipients of one account, and adds the reports about them, in one commit; returns how many endings were
@@ -178,7 +179,7 @@ impl Queue {
         self.editor.operate(selection, &Action::Hold { why: why.to_owned() }).await
     }
 
-    /// Releases recipients that are held. Returns how many.
+    /// Releases recipients that are held. One that was due more than an hour ago expires so much later. Returns how many.
     ///
     /// # Errors
     /// As [`Queue::hold`].
@@ -216,7 +217,7 @@ impl Queue {
     /// Forgets what has ended and was remembered long enough, some of each account; returns whether there is more.
     ///
     /// # Errors
-    /// Those of a commit.
+    /// The first one of a commit; the other accounts are cleared in spite of it.
     pub async fn forget(&self) -> Result<bool, Error> {
         self.editor.forget().await
     }

@@ -11,7 +11,7 @@ use super::{
     account::QueueAccount,
     claim::gone,
     edit::{Edit, Editor, Reader},
-    stored::{Stored, is_scheduled, number, set, state_number},
+    stored::{Stored, add_lateness, is_scheduled, number, set, state_number},
 };
 use crate::schema::queued;
 
@@ -102,6 +102,7 @@ fn release(record: &Record, now: u64) -> Result<Option<Change>, Error> {
     }
     let body = with_reason(record, None)?;
     let mut properties = in_state(record, QueuedState::Due);
+    add_lateness(&mut properties, now);
     let due = number(&properties, queued::DUE).unwrap_or(0).max(now);
     set(&mut properties, queued::DUE, Some(Value::Number(due)));
     set(&mut properties, queued::FAULTS, None);
@@ -205,10 +206,14 @@ impl Editor {
     /// See [`super::Queue::forget`].
     pub(super) async fn forget(&self) -> Result<bool, Error> {
         let mut has_more = false;
+        let mut first_error = None;
         let forget = Forget { before: self.now() };
         for account in QueueAccount::all() {
-            has_more |= self.edit(account.account(), &forget).await?.0;
+            match self.edit(account.account(), &forget).await {
+                Ok((has_more_here, _)) => has_more |= has_more_here,
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
         }
-        Ok(has_more)
+        first_error.map_or(Ok(has_more), Err)
     }
 }

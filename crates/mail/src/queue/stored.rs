@@ -16,6 +16,8 @@ use crate::schema::queued;
 
 /// The longest text of a reply that is kept.
 const REPLY_CHARS_MAX: usize = 500;
+/// Beyond this lateness nothing can have been tried, in seconds: the server was off or held, or a backup was restored.
+const LATE_SECONDS: u64 = 3_600;
 
 /// The body of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,9 @@ pub(super) struct Stored {
     original: Option<String>,
     pub(super) last: Option<StoredAttempt>,
     pub(super) reason: Option<String>,
+    /// Times in a row that it was returned for later without an attempt.
+    #[serde(default)]
+    pub(super) returns: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +83,7 @@ impl Stored {
             original: recipient.original.clone(),
             last: None,
             reason: None,
+            returns: 0,
         }
     }
 
@@ -160,6 +166,7 @@ pub(super) fn view(account: AccountId, record: &Record) -> Result<Option<QueuedR
         is_leased: count(queued::LEASE) > 0,
         is_delay_reported: count(queued::DELAY_REPORTED) > 0,
         faults: u32::try_from(count(queued::FAULTS)).unwrap_or(u32::MAX),
+        returns: stored.returns,
         last: stored.last.map(|last| LastAttempt { at: last.at, reply: last.reply }),
         reason: stored.reason,
     }))
@@ -215,4 +222,18 @@ pub(super) fn is_scheduled(properties: &Properties, now: u64) -> bool {
 pub(super) fn set(properties: &mut Properties, property: Property, value: Option<Value>) {
     let others = properties.iter().filter(|(known, _)| *known != property).cloned();
     *properties = others.chain(value.map(|value| (property, value))).collect();
+}
+
+/// Adds the time since a recipient was due to its first time, by which it expires, when nothing was tried for long.
+pub(super) fn add_lateness(properties: &mut Properties, now: u64) {
+    let (Some(due), Some(first)) = (number(properties, queued::DUE), number(properties, queued::FIRST_DUE))
+    else {
+        return;
+    };
+    let late = now.saturating_sub(due);
+    // One that an operator has sent before the time of its author keeps that time.
+    let later = first.saturating_add(late).min(now);
+    if late > LATE_SECONDS && later > first {
+        set(properties, queued::FIRST_DUE, Some(Value::Number(later)));
+    }
 }

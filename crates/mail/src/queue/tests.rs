@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use async_trait::async_trait;
 use restante_core::{BlobId, Clock, ManualClock, Timestamp};
-use restante_records::{AccountId, Body, Change, Commit, Config, EngineUrl, Opened, RecordId, Schema, open};
+use restante_records::{
+    AccountId, Body, Change, Changes, ChangesSince, Commit, Committed, Config, Count, EngineUrl, Get, Opened,
+    Page, Query, Record, RecordId, Schema, States, open,
+};
 
 use super::*;
 use crate::{kinds, schema::queued};
@@ -86,6 +90,46 @@ pub(super) fn message(n: u8, kind: SourceKind, recipients: &[&str]) -> NewMessag
 pub(super) fn postponed(due: u64) -> Ending {
     let reply = Reply::own(451, "4.3.0", "later");
     Ending::Postponed { due, reply, is_delay_reported: false }
+}
+
+/// Records of which some accounts can't be queried.
+struct Unreadable {
+    inner: Arc<dyn Records>,
+    accounts: BTreeSet<AccountId>,
+}
+
+#[async_trait]
+impl Records for Unreadable {
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.inner.commit(account, commit).await
+    }
+
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.inner.get(account, get).await
+    }
+
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        if self.accounts.contains(&account) {
+            return Err(Error::corrupt("a page is damaged"));
+        }
+        self.inner.query(account, query).await
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        self.inner.count(account, query).await
+    }
+
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        self.inner.changes(account, since).await
+    }
+
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        self.inner.states(account).await
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
 }
 
 #[tokio::test]
@@ -198,14 +242,101 @@ async fn qu3_a_lease_that_ends_without_an_outcome_is_due_again() {
     assert_eq!((first[0].recipient.attempts, first[0].is_lease_lost), (1, false));
     store.pass(299);
     assert_eq!(store.claim(&ids).await, []);
-    assert_eq!(store.queue.renew(&[first[0].lease], START + 700).await.unwrap(), 1);
+    let renew = async |lease: Lease, until| store.queue.renew(&[lease], until, until).await.unwrap();
+    assert_eq!(renew(first[0].lease, START + 700).await, [first[0].lease]);
     store.pass(300);
     assert_eq!(store.claim(&ids).await, []);
     store.pass(101);
     assert_eq!(store.due().await, ids);
     let second = store.claim(&ids).await;
     assert_eq!((second[0].recipient.attempts, second[0].is_lease_lost), (2, true));
-    assert_eq!(store.queue.renew(&[first[0].lease], START + 9_000).await.unwrap(), 0);
+    assert_eq!(renew(first[0].lease, START + 9_000).await, []);
+}
+
+/// A sender went on with a batch whose recipients others had got meanwhile, or an operator had dropped.
+#[tokio::test]
+async fn qu3_a_lease_is_valid_until_another_claims_or_an_operator_drops_or_holds() {
+    let store = Store::new().await;
+    let addresses = ["a@example.net", "b@example.net", "c@example.net"];
+    let ids = store.queue.add(message(1, SourceKind::Smtp, &addresses)).await.unwrap();
+    let account = ids[0].account;
+    let leases: Vec<Lease> = store.claim(&ids).await.into_iter().map(|claimed| claimed.lease).collect();
+    let before = store.opened.records.states(account).await.unwrap().revision;
+    assert_eq!(store.queue.renew(&leases, START + 100, START + 600).await.unwrap(), leases);
+    let after = store.opened.records.states(account).await.unwrap().revision;
+    assert_eq!(before, after, "none ends so soon: nothing is committed");
+    store.queue.drop_ids(&ids[..1]).await.unwrap();
+    store.queue.hold(&Selection::Ids(vec![ids[1]]), "spam?").await.unwrap();
+    store.pass(200);
+    assert_eq!(store.queue.renew(&leases, START + 400, START + 600).await.unwrap(), leases[2..]);
+    store.pass(399);
+    assert_eq!(store.claim(&ids).await, [], "it was extended");
+    store.pass(1);
+    assert_eq!(store.claim(&ids).await.len(), 1);
+    assert_eq!(store.queue.renew(&leases, START + 9_000, START + 9_000).await.unwrap(), []);
+}
+
+/// After a week in which the server was off, or the recipient held, the first refusal for now returned the mail.
+#[tokio::test]
+async fn qu4_time_in_which_nothing_was_tried_does_not_count_for_expiry() {
+    let store = Store::new().await;
+    let ids = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net"])).await.unwrap();
+    store.pass(3_600);
+    let claimed = store.claim(&ids).await;
+    assert_eq!(claimed[0].recipient.first_due, START, "an hour may be a long queue");
+    let due = store.queue.now() + 300;
+    store.end(&claimed[0], postponed(due), None).await;
+    store.pass(300 + 7 * DAY);
+    let claimed = store.claim(&ids).await;
+    assert_eq!(claimed[0].recipient.first_due, START + 7 * DAY);
+    let due = store.queue.now() + 300;
+    store.end(&claimed[0], postponed(due), None).await;
+    let all = Selection::Ids(ids.clone());
+    store.queue.hold(&all, "wait").await.unwrap();
+    store.pass(300 + 2 * DAY);
+    store.queue.release(&all).await.unwrap();
+    let recipient = store.queue.get(ids[0]).await.unwrap().unwrap();
+    assert_eq!((recipient.first_due, recipient.due), (START + 9 * DAY, store.queue.now()));
+}
+
+#[tokio::test]
+async fn qu4_returns_for_later_are_counted_until_an_attempt_is_noted() {
+    let store = Store::new().await;
+    let ids = store.queue.add(message(1, SourceKind::Smtp, &["a@example.net"])).await.unwrap();
+    let returns = async || {
+        let recipient = store.queue.get(ids[0]).await.unwrap().unwrap();
+        assert_eq!(recipient.attempts, 0);
+        recipient.returns
+    };
+    for expected in 0..3 {
+        assert_eq!(returns().await, expected);
+        let claimed = store.claim(&ids).await;
+        assert_eq!(claimed[0].recipient.returns, expected);
+        store.end(&claimed[0], Ending::Returned { due: store.queue.now() + 60 }, None).await;
+        store.pass(60);
+    }
+    let claimed = store.claim(&ids).await;
+    store.end(&claimed[0], Ending::Returned { due: store.queue.now() }, None).await;
+    assert_eq!(returns().await, 3, "a server that stops returns it for now");
+    let claimed = store.claim(&ids).await;
+    store.end(&claimed[0], postponed(store.queue.now()), None).await;
+    assert_eq!(store.queue.get(ids[0]).await.unwrap().unwrap().returns, 0);
+}
+
+/// A queue account that can't be changed kept those behind it from being cleared.
+#[tokio::test]
+async fn qu1_what_has_ended_is_forgotten_though_another_account_can_not_be_read() {
+    let store = Store::new().await;
+    let ids = store.queue.add(message(1, SourceKind::Forward, &["a@example.net"])).await.unwrap();
+    let claimed = store.claim(&ids).await;
+    store.end(&claimed[0], Ending::Delivered, None).await;
+    store.pass(5 * DAY + 1);
+    let others = QueueAccount::all().map(QueueAccount::account);
+    let unreadable = others.filter(|account| *account != ids[0].account).collect();
+    let records = Arc::new(Unreadable { inner: store.opened.records.clone(), accounts: unreadable });
+    let queue = Queue::new(records, store.clock.clone());
+    assert_eq!(queue.forget().await.unwrap_err().kind(), restante_core::ErrorKind::Corrupt);
+    assert_eq!(store.queue.totals().await.unwrap().remembered, 0);
 }
 
 #[tokio::test]

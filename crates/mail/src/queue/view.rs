@@ -60,7 +60,7 @@ pub struct QueuedRecipient {
     pub state: QueuedState,
     /// When it is tried next, in seconds since 1970. While it is being tried: the end of the lease.
     pub due: u64,
-    /// When it first became due: its expiry counts from here.
+    /// When it first became due, moved by the time in which nothing was tried: its expiry counts from here.
     pub first_due: u64,
     /// The attempts that were begun and that count.
     pub attempts: u32,
@@ -70,6 +70,8 @@ pub struct QueuedRecipient {
     pub is_delay_reported: bool,
     /// How often it could not even be prepared.
     pub faults: u32,
+    /// Times in a row that it was returned for later without an attempt.
+    pub returns: u32,
     /// The last attempt.
     pub last: Option<LastAttempt>,
     /// Why it is held.

@@ -1,6 +1,6 @@
 //! Which accounts there are, in the order of their numbers.
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use scylla::value::CqlValue;
 
 use super::{
@@ -68,12 +68,21 @@ impl Shared {
 
     /// The heads of accounts, of those that have one.
     pub(super) async fn heads(&self, accounts: &[AccountId]) -> Result<Vec<(AccountId, Head)>, Error> {
+        let heads = self.heads_or_errors(accounts).await;
+        let heads = heads.into_iter().filter_map(|(account, head)| Some((account, head.transpose()?)));
+        heads.map(|(account, head)| Ok((account, head?))).collect()
+    }
+
+    /// The heads of accounts, or why they can't be read.
+    pub(super) async fn heads_or_errors(
+        &self,
+        accounts: &[AccountId],
+    ) -> Vec<(AccountId, Result<Option<Head>, Error>)> {
         let mut reads = Vec::with_capacity(accounts.len());
         for account in accounts {
             reads.push(self.read_head(*account));
         }
-        let heads: Vec<_> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
-        let heads = accounts.iter().zip(heads);
-        Ok(heads.filter_map(|(account, head)| Some((*account, head?))).collect())
+        let heads: Vec<_> = stream::iter(reads).buffered(AT_ONCE).collect().await;
+        accounts.iter().copied().zip(heads).collect()
     }
 }

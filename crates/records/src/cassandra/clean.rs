@@ -22,24 +22,29 @@ use crate::{
 
 /// Tombstones that one batch forgets at most.
 const STEP_TOMBSTONES: usize = 1_024;
+/// After so many transient failures in a row no further account is tried: each of them is waited for as long as a commit.
+const TRANSIENT_MAX: usize = 4;
 /// Bodies that are looked for at once that nothing names any more.
 const GONE_BODIES: usize = 500;
 
 impl Shared {
-    /// Forgets what was destroyed before a time, `limit` tombstones at most.
+    /// Forgets what was destroyed before a time, `limit` tombstones at most. An account that fails stops none behind it.
     pub(super) async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
         self.check_open()?;
         // Tombstones know their second only: those of the second that the time lies in are kept.
         let before = u64::try_from(before.seconds()).unwrap_or(0);
         let mut cleaned = Cleaned::default();
+        let mut failures = Failures::default();
         let mut last = None;
         loop {
             let accounts = self.next_accounts(last).await?;
-            for (account, head) in self.heads(&accounts).await? {
-                self.remove_gone(account).await?;
-                if head.row.kinds.iter().any(|share| share.tombstones > 0) {
-                    self.clean_account(account, before, limit, &mut cleaned).await?;
-                }
+            for (account, head) in self.heads_or_errors(&accounts).await {
+                let done = match head {
+                    Ok(Some(head)) => self.clean_if_needed(account, &head, before, limit, &mut cleaned).await,
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                failures.note(done)?;
                 if cleaned.has_more {
                     return Ok(cleaned);
                 }
@@ -49,8 +54,24 @@ impl Shared {
                 break;
             }
         }
-        self.raise_floor().await?;
-        Ok(cleaned)
+        failures.note(self.raise_floor().await)?;
+        failures.first.map_or(Ok(cleaned), Err)
+    }
+
+    /// Removes what commits have left behind in an account, and forgets its old tombstones.
+    async fn clean_if_needed(
+        &self,
+        account: AccountId,
+        head: &Head,
+        before: u64,
+        limit: usize,
+        cleaned: &mut Cleaned,
+    ) -> Result<(), Error> {
+        self.remove_gone(account).await?;
+        if head.row.kinds.iter().any(|share| share.tombstones > 0) {
+            self.clean_account(account, before, limit, cleaned).await?;
+        }
+        Ok(())
     }
 
     /// Removes the bodies that a crash has left which nothing names any more.
@@ -142,6 +163,34 @@ impl Shared {
     }
 }
 
+/// The failures of accounts.
+#[derive(Default)]
+struct Failures {
+    first: Option<Error>,
+    /// Transient ones since the last account that did not fail.
+    in_a_row: usize,
+}
+
+impl Failures {
+    /// Notes how cleaning an account ended.
+    ///
+    /// # Errors
+    /// The first error, when [`TRANSIENT_MAX`] accounts in a row failed.
+    fn note(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+        let Err(error) = done else {
+            self.in_a_row = 0;
+            return Ok(());
+        };
+        self.in_a_row += usize::from(error.is_transient());
+        let first = self.first.take().unwrap_or(error);
+        if self.in_a_row >= TRANSIENT_MAX {
+            return Err(first);
+        }
+        self.first = Some(first);
+        Ok(())
+    }
+}
+
 /// What a step did.
 #[derive(Default)]
 struct CleanStep {
@@ -173,4 +222,25 @@ async fn old_tombstones(
         old.push((key, parts.revision));
     }
     Ok(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn cleaning_goes_on_behind_failures_until_cassandra_seems_to_be_away() {
+        let mut failures = Failures::default();
+        for _ in 0..100 {
+            failures.note(Err(Error::corrupt("damaged"))).unwrap();
+        }
+        for n in 1..2 * TRANSIENT_MAX {
+            let done = if n == TRANSIENT_MAX { Ok(()) } else { Err(Error::unavailable("away")) };
+            failures.note(done).unwrap();
+        }
+        let error = failures.note(Err(Error::unavailable("away"))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "the first one is returned");
+    }
 }

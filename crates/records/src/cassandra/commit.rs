@@ -302,7 +302,8 @@ impl Shared {
         deadline: Instant,
     ) -> Result<Tried, Error> {
         let Worked { answers, writes } = worked;
-        if before.is_none() {
+        // A head without a commit may be one that settled a position: it does not show that the account is listed.
+        if before.as_ref().is_none_or(|head| head.row.revision.0 == 0) {
             self.list_account(account).await?;
         }
         self.write_bodies(account, &writes.bodies).await?;

@@ -193,6 +193,23 @@ impl Database {
         }
     }
 
+    /// The same until the outcome is known; returns the columns of the row when it was refused. Executing it twice must do no harm.
+    pub(super) async fn compare_until_known(
+        &self,
+        what: &str,
+        statements: &[Bound],
+    ) -> Result<Option<HashMap<String, CqlValue>>, Error> {
+        let deadline = self.deadline();
+        loop {
+            match self.compare(what, statements).await? {
+                Answer::Applied => return Ok(None),
+                Answer::Refused(columns) => return Ok(Some(columns)),
+                Answer::Unknown(error) if Instant::now() >= deadline => return Err(error),
+                Answer::Unknown(_) => tokio::time::sleep(jittered(BACK_OFF_MIN)).await,
+            }
+        }
+    }
+
     async fn batch(
         &self,
         what: &str,

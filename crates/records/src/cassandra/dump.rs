@@ -110,22 +110,23 @@ impl Shared {
         // What commits of this server let go of is removed first.
         drop(self.finishing.write().await);
         let mut last = after.unwrap_or_default();
-        let mut end = self.last_body(last >> RESTORE_BITS).await?;
+        let mut restores = last >> RESTORE_BITS;
+        let mut end = 0; // it is read when the walk begins
         let mut page = Referenced::default();
         let mut bodies = 0;
         for _ in 0..SEGMENTS {
             if last >= end {
-                let restores = last >> RESTORE_BITS;
+                // Also at the end: a commit may have taken a reference over into the next segment since it was read.
+                end = self.last_body(restores).await?;
+            }
+            if last >= end {
                 if restores >= self.restores() {
                     return Ok(page);
                 }
                 // Those that were given since the restore.
-                last = ((restores + 1) << RESTORE_BITS) - 1;
-                end = self.last_body(restores + 1).await?;
-                if end <= last {
-                    last += 1;
-                    continue;
-                }
+                restores += 1;
+                last = (restores << RESTORE_BITS) - 1;
+                continue;
             }
             let segment = (last + 1) >> REFERENCE_BITS;
             let limit = CqlValue::Int((REFERENCED_BODIES - bodies) as i32);

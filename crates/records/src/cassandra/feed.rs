@@ -40,11 +40,15 @@ const SLICE: &str = "SELECT slot, account, done FROM feed \
 const DONE: &str = "UPDATE feed SET done = true WHERE store = ? AND segment = ? AND slot = ?";
 const DROP: &str = "DELETE FROM feed USING TIMESTAMP ? WHERE store = ? AND segment = ? AND slot = ?";
 const NUMBER: &str = "SELECT account, number FROM follower WHERE store = ? AND name = ? AND account IN ?";
+// A number is never empty, so these conditions always hold. A conditional batch is later than those before it, whatever the
+// clock of its node says; a plain write would stay invisible behind one by a node whose clock is ahead.
+const SAVE_POSITION: &str =
+    "UPDATE follower SET number = ? WHERE store = ? AND name = ? AND account = -1 IF number != 0x";
+const FORGET_POSITION: &str =
+    "DELETE FROM follower WHERE store = ? AND name = ? AND account = -1 IF number != 0x";
 const SAVE: &str = "INSERT INTO follower (store, name, account, number) VALUES (?, ?, ?, ?)";
-const FORGET_POSITION: &str = "DELETE FROM follower WHERE store = ? AND name = ? AND account = -1";
 const FORGET: &str = "DELETE FROM follower WHERE store = ? AND name = ?";
 const LIST: &str = "INSERT INTO meta (store, key, value) VALUES (?, ?, ?)";
-const UNLIST: &str = "DELETE FROM meta WHERE store = ? AND key = ?";
 const LISTED: &str = "SELECT value FROM meta WHERE store = ? AND key >= ? AND key < ?";
 const WHAT: &str = "read the feed";
 
@@ -65,6 +69,18 @@ enum PositionState {
     Past,
     /// It may still be made.
     Open,
+}
+
+impl PositionState {
+    /// What the head of an account says of a position that a commit of it took.
+    fn of(account: AccountId, head: &Head, position: Position) -> Self {
+        if head.row.position == position {
+            let committed_ms = i64::try_from(head.committed_ms).unwrap_or(0);
+            let committed_at = Timestamp(committed_ms.saturating_mul(1_000_000));
+            return Self::Last(Touched { position, account, revision: head.row.revision, committed_at });
+        }
+        if head.settled >= position { Self::Past } else { Self::Open }
+    }
 }
 
 /// What the feed has behind a position.
@@ -161,18 +177,7 @@ impl Shared {
             true => self.read_head(account).await?,
             false => self.read_head_serial(account).await?,
         };
-        let Some(head) = head else { return Ok(PositionState::Open) };
-        if head.row.position == position {
-            return Ok(PositionState::Last(Touched {
-                position,
-                account,
-                revision: head.row.revision,
-                committed_at: Timestamp(
-                    i64::try_from(head.committed_ms).unwrap_or(0).saturating_mul(1_000_000),
-                ),
-            }));
-        }
-        Ok(if head.settled >= position { PositionState::Past } else { PositionState::Open })
+        Ok(head.map_or(PositionState::Open, |head| PositionState::of(account, &head, position)))
     }
 
     /// Up to where it is known what became of all commits, without looking at those that are marked as done.
@@ -229,8 +234,11 @@ impl Shared {
         loop {
             let before = self.read_head_serial(row.account).await?;
             let head = before.clone().unwrap_or_else(|| Head::new(self.epoch));
-            if head.settled >= row.position {
-                break;
+            match PositionState::of(row.account, &head, row.position) {
+                // The commit was made at the last moment: followers find it by its row.
+                PositionState::Last(_) => return Ok(()),
+                PositionState::Past => break,
+                PositionState::Open => {}
             }
             let mut after = head.changed(self.mark());
             after.settled = row.position;
@@ -354,30 +362,38 @@ impl Shared {
     pub(super) async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
         check_checkpoint(follower, checkpoint.accounts.len())?;
         self.check_open()?;
-        let mut numbers = BTreeMap::from([(OF_POSITION, checkpoint.position.0)]);
-        for (account, revision) in &checkpoint.accounts {
-            numbers.insert(account_number(*account), revision.0);
-        }
-        let list = vec![text(self.store()), text(&listed_as(follower)), blob(follower.as_bytes())];
+        let name = blob(follower.as_bytes());
+        let list = vec![text(self.store()), text(&listed_as(follower)), name.clone()];
         self.database.write("save a checkpoint", LIST, list).await?;
-        let row = |(account, number): (&i64, &u64)| {
-            let number = blob(encode_number(*number).into_vec());
-            let values =
-                vec![text(self.store()), blob(follower.as_bytes()), CqlValue::BigInt(*account), number];
-            (SAVE, values)
-        };
-        self.database.write_all("save a checkpoint", numbers.iter().map(row).collect()).await
+        let number = |number: u64| blob(encode_number(number).into_vec());
+        let position = vec![number(checkpoint.position.0), text(self.store()), name.clone()];
+        let mut statements = vec![(SAVE_POSITION, position)];
+        // Each account once: of two values for one row the greater one would stay.
+        let revisions: BTreeMap<AccountId, Revision> = checkpoint.accounts.iter().copied().collect();
+        for (account, revision) in revisions {
+            let account = CqlValue::BigInt(account_number(account));
+            statements.push((SAVE, vec![text(self.store()), name.clone(), account, number(revision.0)]));
+        }
+        self.write_checkpoint("save a checkpoint", &statements).await
     }
 
-    /// [`crate::Feed::forget`].
+    /// [`crate::Feed::forget`]. The follower stays listed: a row that never goes needs no clock.
     pub(super) async fn forget(&self, follower: &str) -> Result<(), Error> {
         check_follower_name(follower)?;
         self.check_open()?;
         let place = || vec![text(self.store()), blob(follower.as_bytes())];
-        self.database.write("forget a follower", FORGET_POSITION, place()).await?;
-        self.database.write("forget a follower", FORGET, place()).await?;
-        let listed = vec![text(self.store()), text(&listed_as(follower))];
-        self.database.write("forget a follower", UNLIST, listed).await
+        let statements = [(FORGET_POSITION, place()), (FORGET, place())];
+        self.write_checkpoint("forget a follower", &statements).await
+    }
+
+    /// Executes statements on one follower, of which the first one has a condition that holds.
+    async fn write_checkpoint(&self, what: &str, statements: &[Bound]) -> Result<(), Error> {
+        match self.database.compare_until_known(what, statements).await? {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::corrupt("the position of a follower is damaged: its row has an empty number"))
+            }
+        }
     }
 
     /// [`crate::Feed::followers`].
@@ -388,7 +404,7 @@ impl Shared {
         for row in &self.database.read("list followers", LISTED, values).await? {
             let name = bytes(row, 0).and_then(|name| String::from_utf8(name.to_vec()).ok());
             let name = name.ok_or_else(|| Error::corrupt("the row of a follower is damaged"))?;
-            // It is listed before it has saved, and for a while after it was forgotten.
+            // It is listed before it has saved, and after it was forgotten.
             if let Some(position) = self.numbers(&name, &[OF_POSITION]).await?.get(&OF_POSITION) {
                 followers.push((name, Position(*position)));
             }
@@ -401,4 +417,26 @@ impl Shared {
 /// The key of `meta` that lists a follower.
 fn listed_as(follower: &str) -> String {
     format!("{FOLLOWER}{}", super::schema::hex(follower.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that settled a position whose commit was made meanwhile took the row of the feed away.
+    #[test]
+    fn a_position_is_not_past_while_its_commit_is_the_last_one() {
+        let mut head = Head::new(1);
+        let is_past = |head: &Head, position| {
+            matches!(PositionState::of(AccountId(1), head, Position(position)), PositionState::Past)
+        };
+        assert!(matches!(PositionState::of(AccountId(1), &head, Position(5)), PositionState::Open));
+        head.settled = Position(5);
+        assert!(is_past(&head, 5), "it was settled without a commit");
+        head.row.position = Position(5);
+        assert!(!is_past(&head, 5) && is_past(&head, 4));
+        assert!(matches!(PositionState::of(AccountId(1), &head, Position(5)), PositionState::Last(_)));
+        (head.settled, head.row.position) = (Position(6), Position(6));
+        assert!(is_past(&head, 5), "another commit followed");
+    }
 }

@@ -149,7 +149,7 @@ struct Shared {
     /// Numbers that are taken for bodies which are copied.
     body_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
     /// Heads of accounts that all readers see, whichever node they ask.
-    confirmed: Mutex<HashMap<AccountId, Arc<head::Head>>>,
+    confirmed: Mutex<HashMap<AccountId, view::Confirmed>>,
     /// Accounts whose readers hold up commits.
     holds: Holds,
     /// Held for reading until that is removed which commits have left.

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Shared,
-    connect::{Answer, BACK_OFF_MIN, Database, blob, bytes, change_schema, jittered, text},
+    connect::{BACK_OFF_MIN, Database, blob, bytes, change_schema, jittered, text},
     options, reindex,
     schema::{
         FORMAT, META_EPOCH, META_FORMAT, META_IDENTITY, META_INCOMPLETE, META_ORIGIN, META_RESTORES,
@@ -446,15 +446,7 @@ async fn compare_until_known(
     statement: &'static str,
     values: Vec<CqlValue>,
 ) -> Result<Option<std::collections::HashMap<String, CqlValue>>, Error> {
-    let deadline = database.deadline();
-    loop {
-        match database.compare("write its settings", &[(statement, values.clone())]).await? {
-            Answer::Applied => return Ok(None),
-            Answer::Refused(columns) => return Ok(Some(columns)),
-            Answer::Unknown(error) if Instant::now() >= deadline => return Err(error),
-            Answer::Unknown(_) => tokio::time::sleep(jittered(BACK_OFF_MIN)).await,
-        }
-    }
+    database.compare_until_known("write its settings", &[(statement, values)]).await
 }
 
 impl Shared {

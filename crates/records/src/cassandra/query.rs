@@ -132,7 +132,7 @@ impl Walk {
         first: Option<Vec<scylla::value::Row>>,
     ) -> Result<Found, ViewError> {
         if let Some(rows) = first {
-            self.add(view.rows(&rows)?);
+            self.add(view.rows(&rows, self.rows())?);
         }
         while let Some(range) = self.next() {
             let page = view.slice(range).await?;

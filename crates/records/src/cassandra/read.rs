@@ -81,7 +81,8 @@ impl Shared {
         {
             let to = behind(last);
             let (view, found) = views.begin_with(Range { from, to: &to, limit, is_down: false }).await?;
-            let rows = views.accept(&view, view.rows(&found)).await?;
+            // The range has no more keys than the limit, so nothing is cut.
+            let rows = views.accept(&view, view.rows(&found, usize::MAX)).await?;
             let is_asked_for = |(key, _): &Row| keys.binary_search(key).is_ok();
             return Ok(rows.map(|rows| (view, rows.into_iter().filter(is_asked_for).collect())));
         }

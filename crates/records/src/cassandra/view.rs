@@ -3,14 +3,19 @@
 //! A commit is one mutation of the account's partition, so one read of a replica sees all of it or nothing. Several reads, and
 //! reads of several replicas, may see different versions. Each row that is read has the version of its partition beside it
 //! (a static column): a view compares all of them with the head that it began with, and is begun again when they differ. A
-//! range without rows says nothing, so the head is read again behind it.
+//! range without rows says nothing, so the head is read again behind it. The same for a slice that its limit has cut soon after a
+//! commit: when replicas differ, Cassandra fetches rows later to fill it, which may be of a later commit, and shows them under the
+//! version of the first ones.
 //!
 //! A version that this server meets for the first time may be on one replica only, because who committed it has died. A head
 //! read at serial consistency brings it to a quorum, so nobody who reads later sees less.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use scylla::value::CqlValue;
@@ -33,6 +38,8 @@ pub(super) const KEYS: usize = 200;
 const CONFIRMED_MAX: usize = 16_384;
 /// A reader that commits have overtaken so often holds up the next ones.
 const OVERTAKEN_MAX: u32 = 3;
+/// For so long after this server has met a version, replicas may lack it that are neither away nor overloaded.
+const SPREADING: Duration = Duration::from_secs(1);
 
 const READ_HEAD: &str = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
 const UP: &str = "SELECT key, value, version FROM account \
@@ -44,6 +51,13 @@ const WHAT: &str = "read an account";
 
 /// A row of an account: its key and its value.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
+
+/// A head of which it is known that everybody sees it.
+pub(super) struct Confirmed {
+    head: Arc<Head>,
+    /// When this server met it.
+    met_at: Instant,
+}
 
 /// A range of keys of an account.
 #[derive(Clone, Debug)]
@@ -74,7 +88,7 @@ pub(super) struct View<'s> {
     shared: &'s Shared,
     account: AccountId,
     pub(super) head: Head,
-    /// Whether something was read that says nothing about its version, and has to be read once more.
+    /// Whether something was read that says too little about its version: the head has to be read once more.
     is_silent: AtomicBool,
     reads: AtomicU32,
     /// Whether the head was not read for this view: something that is read has to show that it is still the head.
@@ -118,23 +132,35 @@ impl Shared {
     /// Notes a head that everybody sees.
     pub(super) fn confirm(&self, account: AccountId, head: &Head) {
         let mut confirmed = self.confirmed.lock();
-        if confirmed.get(&account).is_some_and(|known| known.version >= head.version) {
+        if confirmed.get(&account).is_some_and(|known| known.head.version >= head.version) {
             return;
         }
         if confirmed.len() >= CONFIRMED_MAX {
             confirmed.clear();
         }
-        confirmed.insert(account, Arc::new(head.clone()));
+        confirmed.insert(account, Confirmed { head: Arc::new(head.clone()), met_at: Instant::now() });
     }
 
     /// The last head of which it is known that everybody sees it.
     pub(super) fn confirmed(&self, account: AccountId) -> Option<Arc<Head>> {
-        self.confirmed.lock().get(&account).cloned()
+        self.confirmed.lock().get(&account).map(|known| known.head.clone())
     }
 
     /// Whether everybody sees a version.
     fn is_confirmed(&self, account: AccountId, version: u64) -> bool {
         self.confirmed(account).is_some_and(|known| known.version == version)
+    }
+
+    /// Whether replicas may still lack a version.
+    fn is_spreading(&self, account: AccountId, version: u64) -> bool {
+        let confirmed = self.confirmed.lock();
+        confirmed.get(&account).is_none_or(|known| known.is_spreading(version, Instant::now()))
+    }
+}
+
+impl Confirmed {
+    fn is_spreading(&self, version: u64, now: Instant) -> bool {
+        self.head.version != version || now.duration_since(self.met_at) < SPREADING
     }
 }
 
@@ -254,13 +280,15 @@ impl<'s> View<'s> {
 
     /// The rows of a range.
     pub(super) async fn slice(&self, range: Range<'_>) -> Result<Vec<Row>, ViewError> {
-        self.rows(&self.shared.read_range(self.account, range).await?)
+        let limit = range.limit;
+        self.rows(&self.shared.read_range(self.account, range).await?, limit)
     }
 
-    /// What was read of a range.
-    pub(super) fn rows(&self, found: &[scylla::value::Row]) -> Result<Vec<Row>, ViewError> {
+    /// What was read of a range. So many rows are all that were asked for, and the range may have more.
+    pub(super) fn rows(&self, found: &[scylla::value::Row], limit: usize) -> Result<Vec<Row>, ViewError> {
         self.note_read();
-        if found.is_empty() {
+        let is_cut = found.len() >= limit;
+        if found.is_empty() || is_cut && self.shared.is_spreading(self.account, self.head.version) {
             self.is_silent.store(true, Ordering::Relaxed);
         }
         let mut rows = Vec::with_capacity(found.len());
@@ -377,4 +405,20 @@ pub(super) fn behind(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     next.push(0);
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_is_spreading_for_a_second_after_it_was_met() {
+        let head = Head::new(1).changed([0; 8]);
+        let confirmed = Confirmed { head: Arc::new(head), met_at: Instant::now() };
+        let is_spreading = |version| confirmed.is_spreading(version, Instant::now());
+        assert!(is_spreading(1));
+        tokio::time::advance(SPREADING).await;
+        assert!(!is_spreading(1));
+        assert!(is_spreading(0) && is_spreading(2), "of others it is not known");
+    }
 }

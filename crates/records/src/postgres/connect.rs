@@ -37,6 +37,8 @@ use crate::{Error, PostgresConfig, PostgresUrl};
 /// The pause before connecting again after a failure, growing from the first to the second.
 pub(super) const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// How often a connection is taken at most when each of them is to another database than the one before.
+const TAKEN_MAX: u32 = 5;
 /// Connections for upkeep.
 const UPKEEP_CONNECTIONS: NonZero<usize> = nonzero!(2);
 /// What one system call reads at most.
@@ -304,6 +306,35 @@ impl Connector {
         })
     }
 
+    /// Whether it was looked for a restore in the database that connections are to now.
+    pub(super) fn is_settled(&self) -> bool {
+        self.strangers.load(Ordering::Acquire) == self.settled.load(Ordering::Acquire)
+    }
+
+    /// Takes a connection when it was looked for a restore, by `settle`, in the database that it is to.
+    ///
+    /// # Errors
+    /// Those of `take` and `settle`; `Unavailable` when the database changes again and again.
+    pub(super) async fn take_settled<T, S, F>(
+        &self,
+        settle: impl Fn() -> S,
+        take: impl Fn() -> F,
+    ) -> Result<T, Error>
+    where
+        S: Future<Output = Result<(), Error>>,
+        F: Future<Output = Result<T, Error>>,
+    {
+        for _ in 0..TAKEN_MAX {
+            settle().await?;
+            let taken = take().await?;
+            // It may be the first connection to another database.
+            if self.is_settled() {
+                return Ok(taken);
+            }
+        }
+        Err(Error::unavailable("postgres changes from one server to another all the time: try again later"))
+    }
+
     async fn connect(&self) -> Result<Held, Error> {
         let (client, messages) = Box::pin(self.connect_alone(None)).await?;
         Ok(Held { connection: Connection::new(client), messages })
@@ -510,4 +541,43 @@ pub(super) fn jittered(delay: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
     let chance = RandomState::new().hash_one(0) % 512;
     delay / 2 + delay * chance as u32 / 1_024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connector() -> Connector {
+        let url = "postgres://me@one/mail".parse().unwrap();
+        Connector::new(&url, &PostgresConfig::default()).unwrap()
+    }
+
+    /// After a failover the first commits were made before the restore was counted.
+    #[tokio::test]
+    async fn the_first_connection_to_another_database_is_not_used_before_a_restore_is_counted() {
+        let connector = connector();
+        let taken = AtomicU64::new(0);
+        let settle = async || {
+            connector.settled.store(connector.strangers.load(Ordering::SeqCst), Ordering::SeqCst);
+            Ok(())
+        };
+        let take = async || {
+            let number = taken.fetch_add(1, Ordering::SeqCst);
+            if number == 0 {
+                connector.strangers.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(number)
+        };
+        assert_eq!(connector.take_settled(settle, take).await.unwrap(), 1);
+        assert_eq!(connector.take_settled(settle, take).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_changes_all_the_time_is_unavailable() {
+        let connector = connector();
+        let take = async || Ok(connector.strangers.fetch_add(1, Ordering::SeqCst));
+        let error = connector.take_settled(async || Ok(()), take).await.unwrap_err();
+        assert_eq!(error.kind(), restante_core::ErrorKind::Unavailable);
+        assert_eq!(connector.strangers.load(Ordering::SeqCst), u64::from(TAKEN_MAX));
+    }
 }

@@ -171,20 +171,25 @@ impl Shared {
     }
 
     async fn reader(&self) -> Result<Lease, Error> {
-        self.settle_if_moved().await?;
-        self.database.reader().await
+        self.lease(|| self.database.reader()).await
     }
 
     async fn writer(&self) -> Result<Lease, Error> {
-        self.settle_if_moved().await?;
-        self.database.writer().await
+        self.lease(|| self.database.writer()).await
     }
 
     /// A connection for what changes something beside commits, unless the store is closed.
     async fn caretaker(&self) -> Result<Lease, Error> {
         self.check_open()?;
-        self.settle_if_moved().await?;
-        self.database.caretaker().await
+        self.lease(|| self.database.caretaker()).await
+    }
+
+    /// A connection to a database whose restores are counted.
+    async fn lease<F>(&self, take: impl Fn() -> F) -> Result<Lease, Error>
+    where
+        F: Future<Output = Result<Lease, Error>>,
+    {
+        self.database.connector.take_settled(|| self.settle_if_moved(), take).await
     }
 
     /// Runs a read of upkeep.
@@ -193,8 +198,7 @@ impl Shared {
         what: &'static str,
         work: impl AsyncFnOnce(&connect::Connection) -> Result<T, AttemptError>,
     ) -> Result<T, Error> {
-        self.settle_if_moved().await?;
-        let lease = self.database.maintainer().await?;
+        let lease = self.lease(|| self.database.maintainer()).await?;
         let connection = lease.connection.clone();
         Ok(lease.drive(what, work(&connection)).await?)
     }

@@ -4,7 +4,7 @@
 //! and each commit takes it, too; who changes the indexes needs it alone. `feed_head.epoch` changes with the indexes, so a
 //! server that lost its lock with its connection can't commit by other indexes than there are.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use restante_core::Identity;
 use tracing::{info, warn};
@@ -75,7 +75,8 @@ pub(super) async fn prepare(
 ) -> Result<Found, AttemptError> {
     make_tables(connection, url, new).await?;
     let identity = check_format(connection).await?;
-    settle(connection, database).await?;
+    let strangers = settle(connection, database).await?;
+    database.connector.settled.store(strangers, Ordering::Release);
     adapt(connection, url, wanted).await?;
     Ok(Found { identity, state: read_state(connection).await? })
 }
@@ -191,8 +192,10 @@ async fn origin(connection: &Connection) -> Result<String, AttemptError> {
 
 /// Counts a restore when the tables are not where they were: in a copy, or in a cluster that went on from a backup or from a
 /// standby, which may lack the last commits. Removing the row `origin` of `meta` has the same effect.
-pub(super) async fn settle(connection: &Connection, database: &Database) -> Result<(), AttemptError> {
-    let strangers = database.connector.strangers.load(std::sync::atomic::Ordering::Acquire);
+///
+/// Returns what `settled` of the connector is when the number of restores is known.
+async fn settle(connection: &Connection, database: &Database) -> Result<u64, AttemptError> {
+    let strangers = database.connector.strangers.load(Ordering::Acquire);
     let what = "look whether its records were restored";
     connection.run(what, "BEGIN").await?;
     connection.query(what, "SELECT 1 FROM meta WHERE key = $1 FOR UPDATE", &[&META_FORMAT]).await?;
@@ -207,8 +210,7 @@ pub(super) async fn settle(connection: &Connection, database: &Database) -> Resu
         warn!(restores, "the records come from a backup or a standby: ids and revisions go on higher up");
     }
     connection.run(what, "COMMIT").await?;
-    database.connector.settled.store(strangers, std::sync::atomic::Ordering::Release);
-    Ok(())
+    Ok(strangers)
 }
 
 /// Whether other records are being copied into these.
@@ -254,18 +256,19 @@ impl Shared {
     /// Looks for a restore when a connection has found another database than those before.
     pub(super) async fn settle_if_moved(&self) -> Result<(), Error> {
         let connector = &self.database.connector;
-        let order = std::sync::atomic::Ordering::Acquire;
-        if connector.strangers.load(order) == connector.settled.load(order) {
+        if connector.is_settled() {
             return Ok(());
         }
         let lease = self.database.caretaker().await?;
         let connection = lease.connection.clone();
-        let state = async {
-            settle(&connection, &self.database).await?;
-            read_state(&connection).await
+        let look = async {
+            let strangers = settle(&connection, &self.database).await?;
+            Ok((strangers, read_state(&connection).await?))
         };
-        let state = lease.drive("look for a restore", state).await?;
-        self.restores.store(state.restores, std::sync::atomic::Ordering::Release);
+        let (strangers, state) = lease.drive("look for a restore", look).await?;
+        self.restores.store(state.restores, Ordering::Release);
+        // Last, so that a reader which finds it settled has the new number of restores.
+        connector.settled.store(strangers, Ordering::Release);
         Ok(())
     }
 }

@@ -10,10 +10,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use restante_core::{ErrorKind, nonzero};
+use prometheus_client::registry::Registry;
+use restante_core::{ErrorKind, Timestamp, nonzero};
 use restante_records::{
-    AccountId, Announcement, CassandraUrl, Commit, Config, EngineUrl, Opened, Position, Query, RESTORE_JUMP,
-    Revision, Schema, open,
+    AccountId, Announcement, CassandraUrl, ChangesSince, Checkpoint, Commit, Config, EngineUrl, Metrics,
+    Opened, Position, Query, RESTORE_JUMP, Revision, Schema, open,
 };
 use scylla::value::CqlValue;
 use tokio::{
@@ -25,7 +26,7 @@ use tokio::{
 use crate::{
     Subject,
     common::{
-        A, B, BY_MAILBOX, EMAIL, KEYWORD, THREAD, accounts_after, blob,
+        A, B, BY_MAILBOX, EMAIL, KEYWORD, THREAD, accounts_after, at, blob,
         cassandra::{run_cql, session},
         commit, create, create_one, destroy, email, email_schema, in_mailbox, mailbox, mailbox_schema,
         mirror::all_of,
@@ -40,6 +41,9 @@ crate::promises! {
     cql: [
         cut_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twice,
         a_position_whose_commit_was_never_made_stops_followers_for_a_while_only,
+        an_account_whose_first_commit_was_never_made_is_listed_by_the_next_one,
+        checkpoints_are_written_by_conditional_statements_alone,
+        a_damaged_account_keeps_no_other_from_being_cleaned,
         a_check_finds_damage_in_each_table,
         a_removed_origin_is_a_restore,
         a_server_that_was_thought_to_be_gone_commits_by_no_old_indexes,
@@ -167,21 +171,26 @@ async fn cut_connections_lose_nothing_that_was_acknowledged_and_make_nothing_twi
     assert_eq!(findings(&*one.upkeep).await, Vec::<String>::new());
 }
 
+/// Takes position 2 for an account, as a server does that dies then.
+async fn take_position_2(subject: &Subject, account: AccountId) {
+    // Packed numbers: their length, then their bytes.
+    let (before, after) = (vec![1, 2, 1, 1], vec![1, 3, 1, 1]);
+    let count = "UPDATE feed SET value = ? WHERE store = ? AND segment = 0 AND slot = -1 IF value = ?";
+    let take = "INSERT INTO feed (store, segment, slot, account) VALUES (?, 0, 2, ?) IF NOT EXISTS";
+    let session = session(url(subject)).await;
+    let store = || Some(CqlValue::Text(url(subject).store().to_owned()));
+    run_cql(&session, take, vec![store(), Some(CqlValue::BigInt(i64::from(account.0)))]).await;
+    let values = vec![Some(CqlValue::Blob(after)), store(), Some(CqlValue::Blob(before))];
+    let moved = run_cql(&session, count, values).await;
+    assert_eq!(moved[0].columns[0], Some(CqlValue::Boolean(true)), "{moved:?}");
+}
+
 async fn a_position_whose_commit_was_never_made_stops_followers_for_a_while_only(subject: Subject) {
     let mut config = subject.config.clone();
     config.cassandra.patience_ms = nonzero!(1_000);
     let opened = open(config).await.unwrap();
     commit(&*opened.records, A, [thread()]).await;
-    // As a server does that dies then: it takes position 2 for B. Packed numbers: their length, then their bytes.
-    let (before, after) = (vec![1, 2, 1, 1], vec![1, 3, 1, 1]);
-    let count = "UPDATE feed SET value = ? WHERE store = ? AND segment = 0 AND slot = -1 IF value = ?";
-    let take = "INSERT INTO feed (store, segment, slot, account) VALUES (?, 0, 2, ?) IF NOT EXISTS";
-    let session = session(url(&subject)).await;
-    let store = || Some(CqlValue::Text(url(&subject).store().to_owned()));
-    run_cql(&session, take, vec![store(), Some(CqlValue::BigInt(i64::from(B.0)))]).await;
-    let values = vec![Some(CqlValue::Blob(after)), store(), Some(CqlValue::Blob(before))];
-    let moved = run_cql(&session, count, values).await;
-    assert_eq!(moved[0].columns[0], Some(CqlValue::Boolean(true)), "{moved:?}");
+    take_position_2(&subject, B).await;
     commit(&*opened.records, A, [thread()]).await;
     let settled = async {
         while accounts_after(&*opened.feed, Position::default()).await != [(A, Revision(2))] {
@@ -193,6 +202,69 @@ async fn a_position_whose_commit_was_never_made_stops_followers_for_a_while_only
     assert_eq!(opened.upkeep.stats().await.unwrap().accounts, 1);
     assert_eq!(commit(&*opened.records, B, [thread()]).await.revision, Revision(1));
     assert_eq!(findings(&*opened.upkeep).await, Vec::<String>::new());
+}
+
+/// The head that settles such a position was taken for one of an account that is listed.
+async fn an_account_whose_first_commit_was_never_made_is_listed_by_the_next_one(subject: Subject) {
+    let mut config = subject.config.clone();
+    config.cassandra.patience_ms = nonzero!(1_000);
+    let opened = open(config).await.unwrap();
+    commit(&*opened.records, A, [thread()]).await;
+    take_position_2(&subject, B).await;
+    let head = "SELECT value FROM account WHERE store = ? AND account = ? AND key = 0x00";
+    let settled = async {
+        while cql(&subject, head, vec![CqlValue::BigInt(i64::from(B.0))]).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("the position is settled");
+    commit(&*opened.records, B, [thread()]).await;
+    assert_eq!(opened.upkeep.stats().await.unwrap().accounts, 2);
+    assert_eq!(all_of(&*opened.upkeep, B).await.len(), 1);
+}
+
+/// So many conditional requests were made.
+fn conditional_requests(metrics: &Metrics) -> u64 {
+    let mut registry = Registry::default();
+    metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let line = text.lines().find(|line| line.contains("cassandra_requests_total{request=\"conditional\"}"));
+    line.and_then(|line| line.rsplit_once(' ')).unwrap().1.parse().unwrap()
+}
+
+/// A plain write has the time of the clock of a node, and is invisible behind one by a node whose clock is ahead.
+async fn checkpoints_are_written_by_conditional_statements_alone(subject: Subject) {
+    let opened = subject.open().await;
+    commit(&*opened.records, A, [thread()]).await;
+    let checkpoint =
+        |revision| Checkpoint { position: at(revision), accounts: vec![(A, Revision(revision))] };
+    let before = conditional_requests(&subject.config.metrics);
+    opened.feed.save("search", &checkpoint(1)).await.unwrap();
+    opened.feed.save("search", &checkpoint(0)).await.unwrap();
+    assert_eq!(opened.feed.checkpoint("search", &[A]).await.unwrap(), checkpoint(0), "the last one holds");
+    opened.feed.forget("search").await.unwrap();
+    opened.feed.forget("search").await.unwrap();
+    assert_eq!(opened.feed.followers().await.unwrap(), []);
+    opened.feed.save("search", &checkpoint(1)).await.unwrap();
+    assert_eq!(opened.feed.followers().await.unwrap(), [("search".to_owned(), at(1))]);
+    assert_eq!(conditional_requests(&subject.config.metrics) - before, 5);
+}
+
+/// The first account that failed ended the cleaning.
+async fn a_damaged_account_keeps_no_other_from_being_cleaned(subject: Subject) {
+    let opened = subject.open().await;
+    for account in [A, B] {
+        let id = create_one(&*opened.records, account, email(1)).await;
+        commit(&*opened.records, account, [destroy(EMAIL, id)]).await;
+    }
+    let damage = "UPDATE account SET value = 0x63 WHERE store = ? AND account = ? AND key = 0x00";
+    cql(&subject, damage, vec![CqlValue::BigInt(i64::from(A.0))]).await;
+    let error = opened.upkeep.clean(Timestamp::from_seconds(10), 100).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let since = ChangesSince { kind: Some(EMAIL), since: Revision(1), limit: 10 };
+    let error = opened.records.changes(B, &since).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "what was destroyed is forgotten");
 }
 
 /// Some records with bodies, blobs, entries, changes and tombstones.

@@ -50,6 +50,21 @@ async fn out14_a_domain_fails_for_good_only_when_all_of_its_servers_say_so() {
     assert_eq!(refused(&several(&[&for_now(), &for_good()]), DOMAIN).await, is(451, "4.3.0"));
 }
 
+/// The preferred server could not be looked up, and the other one was a spam trap that refused all mail: that returned the mail.
+#[tokio::test(start_paused = true)]
+async fn out14_a_domain_does_not_fail_for_good_when_a_server_could_not_be_tried() {
+    let resolver = FixedResolver::new();
+    resolver.add_mx(DOMAIN, &[(10, "down.example.net"), (20, SERVER)]);
+    resolver.set_addresses("down.example.net", Answer::Temporary("no answer".into()));
+    resolver.set_addresses(SERVER, Answer::Found(vec!["192.0.2.1".parse().unwrap()]));
+    let fake = Fake::new(&[]).says("connect", "554 5.7.1 go away");
+    let parts = RemoteParts { resolver: Arc::new(resolver), ..parts(&fake) };
+    let remote = SmtpRemote::new(&RemoteConfig::default(), parts).unwrap();
+    let reply = remote.connect(DOMAIN).await.err().unwrap();
+    assert_eq!(code(&reply), is(450, "4.4.3"));
+    assert!(reply.text.contains("the server mx.example.net replied 554 "), "{}", reply.text);
+}
+
 #[tokio::test(start_paused = true)]
 async fn out14_servers_that_can_not_be_reached_are_tried_again() {
     let remote = SmtpRemote::new(

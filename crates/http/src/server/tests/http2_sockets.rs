@@ -40,7 +40,11 @@ fn handshake_of(protocol: &'static str, path: &str) -> Request<Body> {
 }
 
 pub(super) async fn open(client: &mut Client) -> Socket {
-    let answer = ask(client, handshake_of("websocket", "/echo")).await;
+    open_at(client, "/echo").await
+}
+
+async fn open_at(client: &mut Client, path: &str) -> Socket {
+    let answer = ask(client, handshake_of("websocket", path)).await;
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(!answer.headers().contains_key("content-length"));
     let stream = TokioIo::new(upgrade::on(answer).await.unwrap());
@@ -162,5 +166,34 @@ async fn a_socket_that_is_not_read_closes_the_connection() {
     let _ = tokio::time::timeout(PATIENCE, connection).await.expect("it is closed");
     until("no socket is open", || OPEN.load(Ordering::SeqCst) == 0).await;
     server.ask_politely().await;
+    server.stop().await;
+}
+
+/// The whole message was taken into memory at once, and the socket counted as one that has nothing to send.
+#[tokio::test]
+async fn a_socket_that_does_not_read_a_long_message_closes_the_connection() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(ServerLimits { stall_timeout: SHORT, ..LIMITS }, 100).await;
+    let stream = TokioIo::new(server.connect().await);
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1_024);
+    let (mut client, connection) = builder.handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let socket = open_at(&mut client, "/long-message").await;
+    let _ = tokio::time::timeout(PATIENCE, connection).await.expect("the server closes the connection");
+    drop((socket, client));
+    until("no socket is open", || OPEN.load(Ordering::SeqCst) == 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_message_reaches_a_client_that_reads() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(LIMITS, 100).await;
+    let mut client = connect(&server).await;
+    let mut socket = open_at(&mut client, "/long-message").await;
+    let message = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap();
+    assert!(message == Message::Binary(vec![b'x'; 1 << 20].into()));
+    drop((socket, client));
     server.stop().await;
 }

@@ -1,6 +1,6 @@
 //! What is searched of an email that the index does not have yet, and what snippets are taken from.
 
-use restante_core::{AccountId, RecordId};
+use restante_core::{AccountId, Error, RecordId};
 use restante_mail::{
     email,
     message::{self, Structure},
@@ -8,18 +8,23 @@ use restante_mail::{
 };
 use restante_records::{Get, Record, Value};
 use restante_search::Document;
+use tracing::warn;
 
+use super::get::is_damage;
 use crate::core::{
-    Context, MethodError,
+    Context,
     content::{Content, on_a_core},
 };
 
 /// The document of an email; `None` when there is no such email.
+///
+/// # Errors
+/// Those of the stores; see [`is_damage`].
 pub(crate) async fn read(
     context: &Context,
     account: AccountId,
     id: RecordId,
-) -> Result<Option<Document>, MethodError> {
+) -> Result<Option<Document>, Error> {
     let records = context.records().get(account, &Get::whole(email::KIND, vec![id])).await?;
     match records.into_iter().flatten().next() {
         Some(record) => of_record(context, record).await,
@@ -27,7 +32,22 @@ pub(crate) async fn read(
     }
 }
 
-async fn of_record(context: &Context, record: Record) -> Result<Option<Document>, MethodError> {
+/// The document of an email that is searched. Also `None` for a damaged one, which is logged: nothing is found in it.
+pub(crate) async fn read_to_search(
+    context: &Context,
+    account: AccountId,
+    id: RecordId,
+) -> Result<Option<Document>, Error> {
+    match read(context, account, id).await {
+        Err(error) if is_damage(&error) => {
+            warn!(account = account.0, email = id.0, %error, "an email can't be searched");
+            Ok(None)
+        }
+        document => document,
+    }
+}
+
+async fn of_record(context: &Context, record: Record) -> Result<Option<Document>, Error> {
     let row = Row::read(record.body.bytes.clone())?;
     let Some(blob) = record.body.blobs.first().copied() else { return Ok(None) };
     let received = match record.properties.values(email::RECEIVED).next() {

@@ -234,7 +234,7 @@ async fn read(
 }
 
 /// Whether this email is damaged, and others may be sound.
-fn is_damage(error: &Error) -> bool {
+pub(super) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use restante_directory::Access;
 use restante_search::{self as search, Document, Field, marks};
 use serde_json::Value;
+use tracing::warn;
 
 use crate::core::{
     Args, Context, Exchange, Id, IdType, Members, MethodError, answers::write_json, content::on_a_core, ids,
@@ -12,6 +13,7 @@ use crate::core::{
 
 use super::{
     document,
+    get::is_damage,
     query::{filter::Filter, text},
 };
 
@@ -51,15 +53,25 @@ pub(crate) async fn get(
     let mut list = answer.list("list");
     for id in asked {
         let document = match IdType::Email.record(&id) {
-            Some(record) => document::read(context, account, record).await?,
-            None => None,
+            Some(record) => document::read(context, account, record).await,
+            None => Ok(None),
         };
-        let Some(document) = document else {
-            not_found.push(id);
-            continue;
+        let snippet = match document {
+            Ok(Some(document)) => {
+                let filter = filter.clone();
+                on_a_core(document.bytes(), move || Snippet::of(&document, &filter)).await?
+            }
+            Ok(None) => {
+                not_found.push(id);
+                continue;
+            }
+            // The email does exist. The other emails have their snippets.
+            Err(error) if is_damage(&error) => {
+                warn!(account = account.0, email = %id, %error, "the message of an email can't be read");
+                Snippet { subject: None, preview: None }
+            }
+            Err(error) => return Err(error.into()),
         };
-        let filter = filter.clone();
-        let snippet = on_a_core(document.bytes(), move || Snippet::of(&document, &filter)).await?;
         let mut item = list.object();
         item.field("emailId", &id);
         item.field("subject", &snippet.subject);

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
-use restante_core::Error;
+use restante_core::{Error, ErrorKind};
 use restante_directory::{Login, Scope};
 use restante_records::{AccountId, RecordId};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -93,6 +93,11 @@ impl Delivery {
             match self.step().await {
                 Ok(true) => {}
                 Ok(false) => return,
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    // The next look for subscriptions begins it again, unless its own record is what is damaged.
+                    warn!(account = self.account.0, id = self.id.0, %error, "a push subscription can't be served");
+                    return;
+                }
                 Err(error) => {
                     debug!(%error, "a push subscription can't be read or changed, and is again");
                     sleep(RETRY).await;

@@ -16,13 +16,13 @@ mod vapid;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use restante_core::Error;
+use restante_core::{Error, ErrorKind};
 use restante_directory::{AccountChange, AccountChanges, Actor, Answer, Operation, PAGE_MAX};
 use restante_records::{AccountId, RecordId};
 use tokio::{
     sync::{Notify, OnceCell, Semaphore},
     task::AbortHandle,
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tracing::warn;
 
@@ -38,6 +38,11 @@ use vapid::Vapid;
 
 /// How long to wait before records that failed are read again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often subscriptions are looked for that other servers on the same records have made: one of them may be gone.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// So many times as long as the last look took the next one waits at least, so that many accounts keep the records busy for a small part
+/// of the time.
+const LOOK_PAUSE: u32 = 10;
 /// The seconds in which creations are counted.
 const HOUR: i64 = 3_600;
 /// Users whose creations are counted; those who made none for an hour go first.
@@ -107,16 +112,31 @@ impl PushSender {
         self.vapid.get_or_try_init(make).await
     }
 
-    /// Starts the tasks of all subscriptions that are stored, and pokes those whose account changes, until the directory is closed.
+    /// Starts the tasks of all subscriptions that are stored, again and again, and pokes those whose account changes, until the
+    /// directory is closed.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut changes = self.parts.directory.changes();
-        while let Err(error) = self.begin_all().await {
-            warn!(%error, "push subscriptions were not read, and are read again");
-            sleep(RETRY).await;
+        tokio::select! {
+            () = self.follow(&mut changes) => {}
+            () = self.look() => {}
         }
-        self.follow(&mut changes).await;
     }
 
+    async fn look(self: &Arc<Self>) {
+        loop {
+            let began = Instant::now();
+            let pause = match self.begin_all().await {
+                Ok(()) => LOOK_INTERVAL.max(began.elapsed().saturating_mul(LOOK_PAUSE)),
+                Err(error) => {
+                    warn!(%error, "push subscriptions were not read, and are read again");
+                    RETRY
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Starts the tasks of the subscriptions that have none.
     async fn begin_all(self: &Arc<Self>) -> Result<(), Error> {
         let (actor, mut after) = (Actor("the JMAP door".to_owned()), None);
         loop {
@@ -126,8 +146,17 @@ impl PushSender {
             };
             for account in page.items {
                 let account = AccountId(account.account);
-                for found in list(&self.parts.mail, account).await?.subscriptions {
-                    self.begin(account, found.id);
+                let listed = match list(&self.parts.mail, account).await {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        warn!(account = account.0, %error, "the push subscriptions of an account can't be read");
+                        continue;
+                    }
+                    listed => listed?,
+                };
+                for found in listed.subscriptions {
+                    if !self.is_running(account, found.id) {
+                        self.begin(account, found.id);
+                    }
                 }
             }
             after = page.next;
@@ -146,6 +175,10 @@ impl PushSender {
                 AccountChange::Any => tasks.values().for_each(poke),
             }
         }
+    }
+
+    fn is_running(&self, account: AccountId, id: RecordId) -> bool {
+        self.tasks.lock().get(&account).is_some_and(|of_account| of_account.contains_key(&id))
     }
 
     /// Starts the task of a subscription, or has it look at a change.

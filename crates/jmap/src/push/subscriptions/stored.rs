@@ -4,8 +4,10 @@ use restante_core::{Error, ErrorKind};
 use restante_mail::{Mail, Tries, push};
 use restante_records::{
     AccountId, Body, Change, Commit, Get, Properties, QUERY_ROWS_MAX, Query, Record, RecordId, Revision,
+    get_each,
 };
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::core::content::number;
 
@@ -71,7 +73,7 @@ pub(crate) struct Listed {
     state: Revision,
 }
 
-/// All subscriptions of a user.
+/// All subscriptions of a user. A damaged one is left out, and logged: it must not keep the others from being read.
 ///
 /// # Errors
 /// Those of the records.
@@ -80,9 +82,14 @@ pub(crate) async fn list(mail: &Mail, account: AccountId) -> Result<Listed, Erro
     let query = Query::new(push::KIND, push::BY_EXPIRES).limit(QUERY_ROWS_MAX);
     let page = records.query(account, &query).await?;
     let state = page.state;
-    let found = records.get(account, &Get::whole(push::KIND, page.ids)).await?;
-    let subscriptions: Result<Vec<Found>, Error> = found.iter().flatten().map(Found::read).collect();
-    Ok(Listed { subscriptions: subscriptions?, state })
+    let mut subscriptions = Vec::new();
+    for record in get_each(records.as_ref(), account, &Get::whole(push::KIND, page.ids)).await? {
+        match record.and_then(|record| record.as_ref().map(Found::read).transpose()) {
+            Ok(found) => subscriptions.extend(found),
+            Err(error) => warn!(account = account.0, %error, "left out a damaged push subscription"),
+        }
+    }
+    Ok(Listed { subscriptions, state })
 }
 
 /// One subscription.

@@ -52,10 +52,12 @@ pub(crate) async fn query(
     let (limit, enforced) = limited(limit, context.config.query_limit_max.get());
     let selection = Selection::new(context, account, &filter, sort, collapse).await?;
     let selected = selection.select(Window { start, limit }, with_total).await?;
-    let Selected { state, is_exact, position, ids, total } = selected;
+    let Selected { state, is_exact, partial_at, position, ids, total } = selected;
     let mut answer = exchange.answers.begin();
     answer.field("accountId", &ids::account_id(account));
-    answer.field("queryState", &State::from(state));
+    // L5: more is found when the index has caught up, though no email changes. Such a state is none that changes are calculated from.
+    let partial = partial_at.map(|index| format!("-i{}", index.0)).unwrap_or_default();
+    answer.field("queryState", &format!("{}{partial}", State::from(state)));
     answer.field("canCalculateChanges", &(is_exact && selection.can_calculate_changes()));
     answer.field("position", &position);
     write_ids(&ids, answer.member("ids"));

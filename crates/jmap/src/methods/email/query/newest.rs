@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use restante_core::RecordId;
+use restante_core::{RecordId, Revision};
 use restante_search::{self as search, Hit, Order};
 
 use crate::{core::MethodError, methods::email::document};
@@ -58,6 +58,7 @@ impl Selection<'_> {
             threads: HashSet::new(),
             found: Vec::new(),
             reach: usize::try_from(reach).unwrap_or(usize::MAX),
+            partial_at: None,
         };
         if !newest.find(index).await? {
             return Ok(None);
@@ -65,7 +66,8 @@ impl Selection<'_> {
         self.count_search();
         let skipped = usize::try_from(position).unwrap_or(usize::MAX);
         let ids = newest.found.into_iter().skip(skipped).collect();
-        Ok(Some(Selected { state, is_exact: false, position, ids, total: None }))
+        let partial_at = newest.partial_at;
+        Ok(Some(Selected { state, is_exact: false, partial_at, position, ids, total: None }))
     }
 }
 
@@ -83,6 +85,8 @@ struct Newest<'s, 'c> {
     found: Vec<u64>,
     /// How many are to be found.
     reach: usize,
+    /// The revision of the index, if it lacks more emails than are matched directly.
+    partial_at: Option<Revision>,
 }
 
 impl Newest<'_, '_> {
@@ -98,6 +102,7 @@ impl Newest<'_, '_> {
             newer = text::newer(self.rest.context, self.rest.account, page.revision).await?;
         }
         let complete_up_to = page.revision;
+        self.partial_at = newer.is_partial.then_some(complete_up_to);
         let newer = self.note_newer(newer.ids).await?;
         let mut looked_at = 0;
         loop {
@@ -138,7 +143,7 @@ impl Newest<'_, '_> {
             && let Some(email) = self.waiting.pop_if(|last| than.is_none_or(|than| age(last) > age(than)))
         {
             let id = RecordId(email.entry.id);
-            let document = document::read(self.rest.context, self.rest.account, id).await?;
+            let document = document::read_to_search(self.rest.context, self.rest.account, id).await?;
             if document.is_some_and(|document| search::matches(&document, &self.texts)) {
                 self.take(&email);
             }

@@ -230,9 +230,11 @@ impl<'c> Selection<'c> {
         let found = self.found().await?;
         let passed = self.all_entries(&found, state).await?;
         // More is found when the index has caught up, though no email changes: so no later query uses what is partial.
-        let state = if found.is_partial { Revision(0) } else { state };
+        let state = if found.partial_at.is_some() { Revision(0) } else { state };
         let (sort, collapse, is_long) = (self.sort.clone(), self.collapse, passed.len() > SORTED_INLINE_MAX);
-        run(is_long, move || View::new(state, sort, passed, collapse)).await
+        let mut view = run(is_long, move || View::new(state, sort, passed, collapse)).await?;
+        view.partial_at = found.partial_at;
+        Ok(view)
     }
 
     async fn all_entries(&self, found: &text::Found, state: Revision) -> Result<Vec<Evaluated>, MethodError> {

@@ -61,6 +61,8 @@ pub(crate) struct Selected {
     pub(crate) state: Revision,
     /// Whether it is exactly that: others committed all the time otherwise, and it may have later changes, too.
     pub(crate) is_exact: bool,
+    /// The revision of the search index, if emails may be missing that it lacks.
+    pub(crate) partial_at: Option<Revision>,
     pub(crate) position: u64,
     pub(crate) ids: Vec<u64>,
     pub(crate) total: Option<u64>,
@@ -111,8 +113,8 @@ impl Selection<'_> {
             // All was read between two looks at the state: equal states mean that it is of that state.
             let is_exact = self.state().await? == state;
             if is_exact || attempt == ATTEMPTS_MAX {
-                let Part { position, ids, total } = part?;
-                return Ok(Selected { state, is_exact, position, ids, total });
+                let Part { partial_at, position, ids, total } = part?;
+                return Ok(Selected { state, is_exact, partial_at, position, ids, total });
             }
         }
         Err(MethodError::ServerUnavailable)
@@ -131,7 +133,8 @@ impl Selection<'_> {
         look(cell, |view| {
             let from = view.from(usize::try_from(position).unwrap_or(usize::MAX));
             let ids = from.take(window.limit).map(|entry| entry.id).collect();
-            Part { position, ids, total: with_total.then_some(view.len() as u64) }
+            let total = with_total.then_some(view.len() as u64);
+            Part { partial_at: view.partial_at, position, ids, total }
         })
     }
 
@@ -197,7 +200,8 @@ impl Selection<'_> {
                 }
             };
             self.count_walk();
-            return Ok(Some(Selected { state, is_exact: true, position, ids, total }));
+            let (is_exact, partial_at) = (true, None);
+            return Ok(Some(Selected { state, is_exact, partial_at, position, ids, total }));
         }
         Ok(None)
     }
@@ -397,6 +401,7 @@ async fn look_through<T: Send + 'static>(
 
 /// A part of a view.
 struct Part {
+    partial_at: Option<Revision>,
     position: u64,
     ids: Vec<u64>,
     total: Option<u64>,

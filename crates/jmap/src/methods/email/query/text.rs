@@ -68,8 +68,8 @@ pub(crate) struct Found {
     pub(crate) emails: Vec<Hits>,
     /// Whether some of them may have been destroyed, though all that is known to be is left out.
     pub(crate) may_be_gone: bool,
-    /// Whether the index lags so much that emails may be missing.
-    pub(crate) is_partial: bool,
+    /// The revision of the index, if it lags so much that emails may be missing.
+    pub(crate) partial_at: Option<Revision>,
 }
 
 /// The time that one query waits for the index: [`WAIT_MAX`] altogether, however often its result is made again.
@@ -118,7 +118,7 @@ pub(crate) async fn find(
         newer = self::newer(context, account, complete_up_to).await?;
     }
     for id in newer.ids {
-        let Some(document) = document::read(context, account, id).await? else { continue };
+        let Some(document) = document::read_to_search(context, account, id).await? else { continue };
         for (filter, found) in filters.iter().zip(&mut found) {
             if search::matches(&document, filter) {
                 found.push(Hit { id, received: document.received });
@@ -130,7 +130,8 @@ pub(crate) async fn find(
         found.iter_mut().for_each(|found| found.retain(|hit| !destroyed.contains(&hit.id)));
     }
     let emails = found.into_iter().map(Hits::from).collect();
-    Ok(Found { emails, may_be_gone: newer.may_be_gone, is_partial: newer.is_partial })
+    let partial_at = newer.is_partial.then_some(complete_up_to);
+    Ok(Found { emails, may_be_gone: newer.may_be_gone, partial_at })
 }
 
 /// Emails that were created or destroyed after a revision.
@@ -138,7 +139,7 @@ pub(crate) struct Newer {
     /// [`DIRECT_MAX`] at most, the newest ones.
     pub(crate) ids: Vec<RecordId>,
     /// Whether there are more.
-    is_partial: bool,
+    pub(crate) is_partial: bool,
     /// If there are more, the revision that the index must reach so that there are not; `None` when that takes too long.
     enough_from: Option<Revision>,
     destroyed: Vec<RecordId>,

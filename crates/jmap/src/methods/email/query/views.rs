@@ -56,6 +56,8 @@ impl Update {
 pub(crate) struct View {
     /// It is complete up to here. Single emails may be as they were later.
     pub(crate) state: Revision,
+    /// The revision of the search index, if emails may be missing that it lacks.
+    pub(crate) partial_at: Option<Revision>,
     made: Instant,
     sort: Arc<Sort>,
     entries: EntryList,
@@ -71,7 +73,7 @@ impl View {
             passed.retain(|email| threads.insert(email.thread));
         }
         let entries = EntryList::from_sorted(passed.into_iter().map(|email| email.entry).collect());
-        Self { state, made: Instant::now(), sort, entries }
+        Self { state, partial_at: None, made: Instant::now(), sort, entries }
     }
 
     /// How long ago it was made.

@@ -1,8 +1,23 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use async_trait::async_trait;
 use restante_mail::{email, mailbox, thread};
-use restante_records::{Body, Change, Commit, Properties, RecordId, Value as Property};
+use restante_records::{
+    Body, Change, Changes, ChangesSince, Commit, Properties, RecordId, Records, Revision, Value as Property,
+};
 use serde_json::{Value, json};
 
 use super::{Fixture, email_id, email_ids, message, strings};
+use crate::{
+    JmapConfig,
+    testing::{
+        TestServer,
+        hooked::{Hook, Hooked},
+    },
+};
 
 async fn changes(fixture: &Fixture, since: &str, max: Option<usize>) -> Value {
     let answer = fixture.call("Email/changes", json!({"sinceState": since, "maxChanges": max})).await;
@@ -278,4 +293,48 @@ async fn s6_created_emails_of_one_commit_are_returned_in_parts() {
     assert_eq!(whole.len(), 5);
     let (lists, states) = pages(&fixture, &before, 2).await;
     assert_eq!((&lists[0], states.len()), (&whole, 3));
+}
+
+/// Each page of changes is empty and has one revision, while this is true.
+#[derive(Default)]
+struct EmptyPages(AtomicBool);
+
+#[async_trait]
+impl Hook for EmptyPages {
+    fn changes_instead(&self, since: &ChangesSince) -> Option<Changes> {
+        let revision = Revision(since.since.0 + 1);
+        let empty = Changes {
+            created: Vec::new(),
+            updated: Vec::new(),
+            destroyed: Vec::new(),
+            revision,
+            has_more: true,
+        };
+        self.0.load(Ordering::Relaxed).then_some(empty)
+    }
+}
+
+/// The answer was `serverUnavailable`, whenever it was asked for, once much had been created and destroyed again.
+#[tokio::test]
+async fn s5_a_client_gets_on_where_nothing_is_left_of_many_changes() {
+    let mut hooked = None;
+    let wrap = |inner: Arc<dyn Records>| {
+        let records = Arc::new(Hooked { inner, hook: EmptyPages::default() });
+        hooked = Some(records.clone());
+        records as Arc<dyn Records>
+    };
+    let fixture = Fixture::of(TestServer::with_records(JmapConfig::default(), wrap).await).await;
+    let before = state(&fixture).await;
+    for n in 0..40 {
+        fixture.add_plain("one", n).await;
+    }
+    let hook = &hooked.as_ref().unwrap().hook;
+    hook.0.store(true, Ordering::Relaxed);
+    let page = changes(&fixture, &before, None).await;
+    hook.0.store(false, Ordering::Relaxed);
+    assert_eq!((&page["created"], &page["hasMoreChanges"]), (&json!([]), &json!(true)));
+    let reached = text(&page, "newState");
+    assert!(reached.parse::<u64>().unwrap() > before.parse().unwrap(), "{page}");
+    let rest = changes(&fixture, &reached, None).await;
+    assert_eq!((text(&rest, "newState"), &rest["hasMoreChanges"]), (state(&fixture).await, &json!(false)));
 }

@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use restante_core::Timestamp;
 use restante_mail::email;
 use restante_records::{Error, Get, RecordId, Records};
+use restante_search::Search;
 use serde_json::{Value, json};
 
-use super::{Fixture, email_id, message, strings};
+use super::{Fixture, email_id, index::Index, message, strings};
 use crate::{
     JmapConfig,
     testing::{
@@ -73,7 +74,8 @@ async fn an_email_whose_record_is_damaged_is_left_out_of_answers_and_others_are_
 /// One damaged message made the bodies of all emails of a call unreadable.
 #[tokio::test]
 async fn a_message_that_is_lost_has_empty_texts_with_a_problem_and_others_are_answered() {
-    let fixture = Fixture::new().await;
+    let index: Arc<dyn Search> = Arc::new(Index::new().await);
+    let fixture = Fixture::with(JmapConfig::default(), Some(index)).await;
     let lost = fixture.add(&message("lost", "", "text"), &[fixture.inbox], &[], 1).await;
     let upkeep = &fixture.server.blobs.upkeep;
     let blobs: Vec<_> = upkeep.list(None, 10).await.unwrap().iter().map(|listed| listed.id).collect();
@@ -96,4 +98,14 @@ async fn a_message_that_is_lost_has_empty_texts_with_a_problem_and_others_are_an
     let answer = fixture.call("Email/get", json!({"ids": ids, "properties": ["headers"]})).await;
     assert_eq!(answer["list"][0]["id"], email_id(sound));
     assert_eq!((answer["list"].as_array().unwrap().len(), &answer["notFound"]), (1, &json!([])));
+
+    // It has no snippet, and nothing is found in it.
+    let filter = json!({"body": "another"});
+    let answer = fixture.call("SearchSnippet/get", json!({"filter": filter, "emailIds": ids})).await;
+    assert_eq!(answer["list"][0], json!({"emailId": email_id(lost), "subject": null, "preview": null}));
+    assert_eq!(answer["list"][1]["preview"].as_str().unwrap().trim_end(), "<mark>another</mark>");
+    assert_eq!(answer["notFound"], Value::Null);
+    for limit in [Value::Null, json!(1)] {
+        assert_eq!(fixture.ids(json!({"filter": filter, "limit": limit})).await, [email_id(sound)]);
+    }
 }

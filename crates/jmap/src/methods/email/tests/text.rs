@@ -218,11 +218,26 @@ async fn eq5_an_index_that_lags_far_behind_does_not_keep_its_partial_results() {
     let partial = found(&fixture, filter.clone()).await;
     assert_eq!(partial.len(), 512, "the newest are matched directly");
     assert_eq!(partial[0], email_ids(&ids)[519]);
+    let answers = async |limit: Value| {
+        let answer = fixture.call("Email/query", json!({"filter": filter, "limit": limit})).await;
+        (answer["queryState"].as_str().unwrap().to_owned(), answer["ids"].as_array().unwrap().len())
+    };
+    let before = [answers(Value::Null).await, answers(json!(600)).await];
     let indexed =
         ids.iter().map(|id| Document { id: *id, subject: "needle".to_owned(), ..Document::default() });
     let states = fixture.server.records.records.states(fixture.server.alice.account).await.unwrap();
     index.put(fixture.server.alice.account, indexed.collect(), states.revision).await;
-    assert_eq!(found(&fixture, filter).await.len(), 520, "no email has changed meanwhile");
+    assert_eq!(found(&fixture, filter.clone()).await.len(), 520, "no email has changed meanwhile");
+    // L5: a client that keeps the partial result for its state would never see the others.
+    for (before, limit) in before.into_iter().zip([Value::Null, json!(600)]) {
+        let after = answers(limit).await;
+        assert_eq!((before.1, after.1), (512, 520));
+        assert_eq!(before.0, format!("{}-i0", after.0));
+        let arguments = json!({"filter": filter, "sinceQueryState": before.0});
+        assert_eq!(fixture.error("Email/queryChanges", arguments).await, "cannotCalculateChanges");
+        let arguments = json!({"sinceQueryState": before.0});
+        assert_eq!(fixture.error("Email/queryChanges", arguments).await, "cannotCalculateChanges");
+    }
 }
 
 #[tokio::test]
