@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use restante_blobs::Blobs;
 use restante_core::ErrorKind;
 use restante_follow::{Handler, HandlerError};
-use restante_mail::{document, email, message, message::Structure, row::Row};
+use restante_mail::{document, email, message, message::Structure, row::Row, searched_end};
 use restante_records::{AccountId, Changed, Changes, Error, Get, Record, RecordId, Records, Value, get_each};
 use restante_search::{Batch, Document, Index};
 use tokio::task::spawn_blocking;
@@ -186,13 +186,6 @@ async fn parse(emails: Vec<Email>) -> Result<Vec<Document>, Error> {
     };
     let parsed = spawn_blocking(move || emails.into_iter().filter_map(read).collect()).await;
     parsed.map_err(|_| Error::unavailable("the runtime is stopping"))
-}
-
-/// Where the last text of a message ends: what follows are attachments, of which nothing but the names is searched, and those are in the
-/// structure.
-fn searched_end(row: &Row, structure: &Structure) -> u64 {
-    let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
-    texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
 }
 
 /// The emails among records that changed.

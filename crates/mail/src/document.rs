@@ -4,7 +4,10 @@ use restante_mail_wire::header::{Header, as_addresses, as_text};
 use restante_records::RecordId;
 use restante_search::{Document, HEADER_VALUE_CHARS_MAX};
 
-use crate::message::{HEADER_BYTES_MAX, Structure, search_text};
+use crate::{
+    message::{HEADER_BYTES_MAX, Structure, search_text},
+    row::Row,
+};
 
 /// The most bytes of text that are searched of the bodies of an email.
 pub const SEARCHED_BODY_BYTES_MAX: usize = 1 << 20;
@@ -29,6 +32,13 @@ pub fn document(id: RecordId, received: i64, raw: &[u8], structure: &Structure) 
         attachments: bounded(text.names.into_iter(), String::len),
         headers: headers(&header),
     }
+}
+
+/// How much of a message [`document`] needs: up to the end of its last text. What follows are attachments, of which nothing but the names is
+/// searched, and those are in the structure.
+pub fn searched_end(row: &Row, structure: &Structure) -> u64 {
+    let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
+    texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
 }
 
 /// Each address with its name: what a condition on the field looks into is both.

@@ -37,7 +37,7 @@ mod vacations;
 mod view;
 
 pub use config::MailConfig;
-pub use document::{SEARCHED_BODY_BYTES_MAX, document};
+pub use document::{SEARCHED_BODY_BYTES_MAX, document, searched_end};
 pub use edits::{
     CreatedEmail, Delivered, Delivery, EmailUpdate, Imported, ImportedMessage, MailboxSet, MailboxSetOutcome,
     MailboxUpdate, NewEmail, NewMailbox, Parent, Patch, SetMailbox, StoredMessage, Transition,

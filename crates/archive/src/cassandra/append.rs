@@ -18,6 +18,7 @@ use super::{
     Shared,
     catalog::Item,
     epochs::{Epoch, Stage},
+    retention::EMPTY_SECONDS,
     schema::{self, BoundKey, EpochId, Statement, TopicKey, ValueRow},
 };
 use crate::{
@@ -233,9 +234,9 @@ async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, 
     shared.mark(&windows).await?;
     write(shared, &pending).await?;
     drop(appending);
-    let ended: BTreeSet<EpochId> =
-        pending.iter().filter(|entry| has_ended(shared, entry)).map(|entry| entry.window().0).collect();
-    if !ended.is_empty() && !are_open(shared, &ended).await? {
+    let doubtful: BTreeSet<EpochId> =
+        pending.iter().filter(|entry| may_be_closed(shared, entry)).map(|entry| entry.window().0).collect();
+    if !doubtful.is_empty() && !are_open(shared, &doubtful).await? {
         return Ok(false);
     }
     for place in places {
@@ -246,9 +247,13 @@ async fn store_once(shared: &Shared, entries: &mut [Entry<'_>]) -> Result<bool, 
     Ok(true)
 }
 
-/// Whether an entry's epoch is over, so that retention may find it empty and close it during the append. It does so a day later.
-fn has_ended(shared: &Shared, entry: &Entry<'_>) -> bool {
-    entry.epoch.is_some_and(|epoch| epoch.end_ns <= shared.now().0)
+/// Whether retention may have found an entry's epoch empty and closed it during the append. It does that to epochs that ended and were
+/// opened a day ago; half a day is for clocks that differ. One that was made for this message is not looked at again: with a policy that does
+/// not keep the message the append would begin anew for ever.
+fn may_be_closed(shared: &Shared, entry: &Entry<'_>) -> bool {
+    let now = shared.now();
+    let opened_before = now.plus_seconds(-EMPTY_SECONDS / 2);
+    entry.epoch.is_some_and(|epoch| epoch.end_ns <= now.0 && epoch.since_ns <= opened_before.0)
 }
 
 /// Whether epochs are open, by a state that is read now.

@@ -14,9 +14,9 @@ use crate::{Error, Pruned, Retention};
 
 /// Attempts to change the list of epochs while other servers change it.
 const ATTEMPTS: usize = 20;
-/// How long ago an epoch without messages must have ended, and been opened, to be removed: late messages may still come. Also how
-/// far the clocks of servers may differ (see `has_ended` in `append.rs`).
-const EMPTY_SECONDS: i64 = 86_400;
+/// How long ago an epoch without messages must have ended, and been opened, to be removed: late messages may still come. Half of
+/// it is how far the clocks of servers may differ (see `may_be_closed` in `append.rs`).
+pub(super) const EMPTY_SECONDS: i64 = 86_400;
 
 /// An epoch and what it has.
 #[derive(Clone, Copy, Debug)]

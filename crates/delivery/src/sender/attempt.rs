@@ -35,7 +35,7 @@ pub(super) enum Via {
     NotNow {
         /// Why.
         why: String,
-        /// Whether they wait for some time. Otherwise they are due at once, for whoever may try them.
+        /// Whether they wait for some time. Otherwise they are due at once, for any server that may try them.
         has_to_wait: bool,
     },
 }

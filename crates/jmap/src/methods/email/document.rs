@@ -1,11 +1,7 @@
 //! What is searched of an email that the index does not have yet, and what snippets are taken from.
 
 use restante_core::{AccountId, Error, RecordId};
-use restante_mail::{
-    email,
-    message::{self, Structure},
-    row::Row,
-};
+use restante_mail::{email, message, row::Row, searched_end};
 use restante_records::{Get, Record, Value};
 use restante_search::Document;
 use tracing::warn;
@@ -62,10 +58,4 @@ async fn of_record(context: &Context, record: Record) -> Result<Option<Document>
         restante_mail::document(record.id, received, &raw, &structure)
     });
     Ok(Some(document.await?))
-}
-
-/// Where the last text of a message ends: what follows are attachments, of which nothing but the names is searched.
-fn searched_end(row: &Row, structure: &Structure) -> u64 {
-    let texts = structure.parts.iter().filter(|part| part.media_type.starts_with("text/"));
-    texts.map(|part| part.body.end).fold(row.header_bytes(), u32::max).into()
 }
