@@ -109,7 +109,7 @@ test("a fresh server's first message is shown at once, and plots without values 
     assert.equal(await page.locator(`#plot-${plot} canvas`).count(), 0, plot);
   }
   await fresh.publish(CHAT, "the first");
-  await until("the count of the first message", async () => (await text(page, '[data-tile="messages"]')) === "1", 10_000);
+  await until("the count of the first message", async () => (await text(page, '[data-tile="messages"]')) === "1");
   await page.locator("#plot-messages canvas").waitFor();
   assert.equal(await page.locator("#plot-messages .waiting").isVisible(), false);
   assert.equal(await page.locator("#plot-query canvas").count(), 0, "there was no query");
