@@ -9,46 +9,22 @@ use restante_directory::{
     Actor, Answer, Directory, DirectoryConfig, DirectoryMetrics, LoginError, NewToken, Operation, Role, Scope,
 };
 use restante_records::{
-    AccountId, Changes, ChangesSince, Commit, Committed, Config, Count, EngineUrl, Error, Get, Page, Query,
-    Record, Records, Schema, States, Watch,
+    AccountId, Config, EngineUrl, Error, Schema,
+    testing::{Hook, Hooked},
 };
 use tokio::{task::JoinSet, time::sleep};
 
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const READ: Duration = Duration::from_millis(10);
 
-struct SlowRecords(Arc<dyn Records>);
+/// Reads take some time.
+struct SlowReads;
 
 #[async_trait]
-impl Records for SlowRecords {
-    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
-        self.0.commit(account, commit).await
-    }
-
-    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+impl Hook for SlowReads {
+    async fn before_read(&self, _: AccountId) -> Result<(), Error> {
         sleep(READ).await;
-        self.0.get(account, get).await
-    }
-
-    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        sleep(READ).await;
-        self.0.query(account, query).await
-    }
-
-    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-        self.0.count(account, query).await
-    }
-
-    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.0.changes(account, since).await
-    }
-
-    async fn states(&self, account: AccountId) -> Result<States, Error> {
-        self.0.states(account).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.0.watch()
+        Ok(())
     }
 }
 
@@ -56,7 +32,7 @@ impl Records for SlowRecords {
 async fn directory_with_token() -> (Directory, String) {
     let schema = Schema::new(restante_directory::kinds()).unwrap();
     let mut opened = restante_records::open(Config::new(EngineUrl::Memory, schema)).await.unwrap();
-    opened.records = Arc::new(SlowRecords(opened.records));
+    opened.records = Arc::new(Hooked { inner: opened.records, hook: SlowReads });
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_800_000_000)));
     let config =
         DirectoryConfig { failures_per_ip_max: NonZero::new(5).unwrap(), ..DirectoryConfig::default() };

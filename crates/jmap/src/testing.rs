@@ -1,7 +1,6 @@
 //! A server for tests: the door on engines in memory, or on those that the environment names, asked through its router as a client
 //! asks it.
 
-pub(crate) mod hooked;
 mod stores;
 
 use std::{

@@ -63,6 +63,8 @@ mod query;
 mod record;
 mod rows;
 mod schema;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod transfer;
 mod upkeep;
 mod validate;

@@ -14,8 +14,8 @@ use restante_core::{Error, nonzero};
 use restante_delivery::DeliveryConfig;
 use restante_mail::queue::Queue;
 use restante_records::{
-    AccountId, Changes, ChangesSince, Commit, Committed, Count, Get, Page, Query, Record, Records, States,
-    Watch,
+    AccountId, Commit,
+    testing::{Hook, Hooked},
 };
 use tokio::time::{Instant, sleep};
 
@@ -24,45 +24,24 @@ use crate::world::World;
 /// As on a disk that syncs a hundred times a second.
 const COMMIT: Duration = Duration::from_millis(10);
 
-/// Records that take their time to commit, and count.
-struct SlowRecords {
-    inner: Arc<dyn Records>,
+/// Commits take their time, and are counted, as reads are.
+#[derive(Default)]
+struct SlowCommits {
     commits: AtomicUsize,
     reads: AtomicUsize,
 }
 
 #[async_trait]
-impl Records for SlowRecords {
-    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+impl Hook for SlowCommits {
+    async fn before_read(&self, _: AccountId) -> Result<(), Error> {
+        self.reads.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    async fn before_commit(&self, _: &Commit) -> Result<(), Error> {
         self.commits.fetch_add(1, SeqCst);
         sleep(COMMIT).await;
-        self.inner.commit(account, commit).await
-    }
-
-    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
-        self.reads.fetch_add(1, SeqCst);
-        self.inner.get(account, get).await
-    }
-
-    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        self.reads.fetch_add(1, SeqCst);
-        self.inner.query(account, query).await
-    }
-
-    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-        self.inner.count(account, query).await
-    }
-
-    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.inner.changes(account, since).await
-    }
-
-    async fn states(&self, account: AccountId) -> Result<States, Error> {
-        self.inner.states(account).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.inner.watch()
+        Ok(())
     }
 }
 
@@ -81,18 +60,14 @@ async fn out2_new_domains_share_commits_and_have_places_only_while_they_are_conn
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         world.add(key, &addresses).await;
     }
-    let records = Arc::new(SlowRecords {
-        inner: world.opened.records.clone(),
-        commits: AtomicUsize::default(),
-        reads: AtomicUsize::default(),
-    });
+    let records = Arc::new(Hooked { inner: world.opened.records.clone(), hook: SlowCommits::default() });
     let begun = Instant::now();
     let running = world.run_on(Queue::new(records.clone(), world.clock.clone()));
     while world.log.sent.lock().len() < DOMAINS {
         sleep(Duration::from_millis(1)).await;
     }
     let per_second = DOMAINS as f64 / begun.elapsed().as_secs_f64();
-    let (commits, reads) = (records.commits.load(SeqCst), records.reads.load(SeqCst));
+    let (commits, reads) = (records.hook.commits.load(SeqCst), records.hook.reads.load(SeqCst));
     running.stop().await;
     println!("{per_second:.0} mails/s, {commits} commits, {reads} reads");
     assert_eq!(world.queued().await, 0);

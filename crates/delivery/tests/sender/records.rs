@@ -14,69 +14,39 @@ use restante_core::Error;
 use restante_delivery::DeliveryConfig;
 use restante_mail::queue::{Queue, QueueAccount, Selection};
 use restante_records::{
-    AccountId, Changes, ChangesSince, Commit, Committed, Count, Get, Page, Query, Record, Records, States,
-    Watch,
+    AccountId, Commit,
+    testing::{Hook, Hooked},
 };
 use tokio::time::sleep;
 
 use crate::world::*;
 
 /// Records that can't be committed to, or of which accounts can't be read.
-struct FailingRecords {
-    inner: Arc<dyn Records>,
+#[derive(Default)]
+struct Failing {
     is_read_only: AtomicBool,
     unreadable: Mutex<BTreeSet<AccountId>>,
 }
 
-impl FailingRecords {
-    fn of(world: &World) -> Arc<Self> {
-        let inner = world.opened.records.clone();
-        Arc::new(Self { inner, is_read_only: AtomicBool::default(), unreadable: Mutex::default() })
-    }
-
-    fn check(&self, account: AccountId) -> Result<(), Error> {
+#[async_trait]
+impl Hook for Failing {
+    async fn before_read(&self, account: AccountId) -> Result<(), Error> {
         if self.unreadable.lock().contains(&account) {
             return Err(Error::corrupt("a page is damaged"));
         }
         Ok(())
     }
-}
 
-#[async_trait]
-impl Records for FailingRecords {
-    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+    async fn before_commit(&self, _: &Commit) -> Result<(), Error> {
         if self.is_read_only.load(SeqCst) {
             return Err(Error::unavailable("no commits now"));
         }
-        self.inner.commit(account, commit).await
+        Ok(())
     }
+}
 
-    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
-        self.check(account)?;
-        self.inner.get(account, get).await
-    }
-
-    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        self.check(account)?;
-        self.inner.query(account, query).await
-    }
-
-    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-        self.check(account)?;
-        self.inner.count(account, query).await
-    }
-
-    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.inner.changes(account, since).await
-    }
-
-    async fn states(&self, account: AccountId) -> Result<States, Error> {
-        self.inner.states(account).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.inner.watch()
-    }
+fn records_of(world: &World) -> Arc<Hooked<Failing>> {
+    Arc::new(Hooked { inner: world.opened.records.clone(), hook: Failing::default() })
 }
 
 fn account_of(key: u8) -> QueueAccount {
@@ -87,9 +57,9 @@ fn account_of(key: u8) -> QueueAccount {
 #[tokio::test(start_paused = true)]
 async fn out2_an_account_that_can_not_be_read_delays_no_other() {
     let world = World::new(DeliveryConfig::default()).await;
-    let records = FailingRecords::of(&world);
+    let records = records_of(&world);
     let damaged = account_of(1);
-    records.unreadable.lock().insert(damaged.account());
+    records.hook.unreadable.lock().insert(damaged.account());
     let others: Vec<u8> = (2..=60).filter(|key| account_of(*key) != damaged).collect();
     world.add(1, &["a@damaged.example"]).await;
     let running = world.run_on(Queue::new(records.clone(), world.clock.clone()));
@@ -99,7 +69,7 @@ async fn out2_an_account_that_can_not_be_read_delays_no_other() {
     sleep(seconds(5)).await;
     assert_eq!(world.attempts("a@b.example").len(), others.len());
     assert_eq!(world.attempts("a@damaged.example").len(), 0);
-    records.unreadable.lock().clear();
+    records.hook.unreadable.lock().clear();
     sleep(seconds(5)).await;
     assert_eq!(world.attempts("a@damaged.example").len(), 1);
     running.stop().await;
@@ -109,22 +79,22 @@ async fn out2_an_account_that_can_not_be_read_delays_no_other() {
 #[tokio::test(start_paused = true)]
 async fn out5_a_delivery_is_noted_however_long_that_takes() {
     let world = World::new(DeliveryConfig::default()).await;
-    let records = FailingRecords::of(&world);
+    let records = records_of(&world);
     world.behave("b.example", Behavior { sending: seconds(2), ..Behavior::default() });
     world.add(1, &["a@b.example"]).await;
     let running = world.run_on(Queue::new(records.clone(), world.clock.clone()));
     sleep(seconds(1)).await;
-    records.is_read_only.store(true, SeqCst);
+    records.hook.is_read_only.store(true, SeqCst);
     sleep(seconds(3_600)).await;
     assert_eq!(world.queued().await, 1);
-    records.is_read_only.store(false, SeqCst);
+    records.hook.is_read_only.store(false, SeqCst);
     sleep(seconds(100)).await;
     assert_eq!(world.queued().await, 0);
     assert_eq!(world.attempts("a@b.example").len(), 1);
     // A server that stops does not wait for it.
     world.add(2, &["a@b.example"]).await;
     sleep(seconds(1)).await;
-    records.is_read_only.store(true, SeqCst);
+    records.hook.is_read_only.store(true, SeqCst);
     sleep(seconds(200)).await;
     let before = world.seconds();
     running.stop().await;

@@ -213,24 +213,20 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
+    use restante_records::testing::{Hook, Hooked};
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::{
-        JmapConfig,
-        testing::{
-            self,
-            hooked::{Hook, Hooked},
-        },
-    };
+    use crate::{JmapConfig, testing};
 
     /// The next query says that it begins, and waits until something else has happened.
-    type NextQuery = Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>;
+    #[derive(Default)]
+    struct NextQuery(Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>);
 
     #[async_trait]
     impl Hook for NextQuery {
         async fn before_query(&self, _: &dyn Records, _: AccountId, _: &Query) {
-            let next = self.lock().unwrap().take();
+            let next = self.0.lock().unwrap().take();
             if let Some((begun, happened)) = next {
                 begun.send(()).unwrap();
                 happened.await.unwrap();
@@ -254,7 +250,7 @@ mod tests {
         let before = read(&parts, account).await.unwrap();
 
         let ((begun, begins), (happened, happens)) = (oneshot::channel(), oneshot::channel());
-        *interrupted.hook.lock().unwrap() = Some((begun, happens));
+        *interrupted.hook.0.lock().unwrap() = Some((begun, happens));
         let delivered = async {
             begins.await.unwrap();
             server.deliver("From: a@b.example\nSubject: two\n\nhello\n").await;

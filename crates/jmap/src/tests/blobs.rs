@@ -14,16 +14,16 @@ use futures_util::stream;
 use restante_core::{Clock, nonzero};
 use restante_directory::Access;
 use restante_mail::upload;
-use restante_records::{Commit, Error, Query, Records};
+use restante_records::{
+    Commit, Error, Query, Records,
+    testing::{Hook, Hooked},
+};
 use serde_json::{Value, json};
 
 use crate::{
     JmapConfig,
     door::expire_all,
-    testing::{
-        TestServer, body_of,
-        hooked::{Hook, Hooked},
-    },
+    testing::{TestServer, body_of},
 };
 
 fn pass(server: &TestServer, seconds: i64) {

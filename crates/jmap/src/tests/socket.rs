@@ -11,7 +11,10 @@ use futures_util::{SinkExt, StreamExt};
 use restante_directory::{Access, Operation, State};
 use restante_http::ServerLimits;
 use restante_net::{Limits, Listener, NetMetrics};
-use restante_records::{Commit, Error as RecordsError, Records};
+use restante_records::{
+    Commit, Error as RecordsError, Records,
+    testing::{Hook, Hooked},
+};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -24,10 +27,7 @@ use tokio_tungstenite::{
 };
 
 use super::push::change;
-use crate::testing::{
-    TestServer,
-    hooked::{Hook, Hooked},
-};
+use crate::testing::TestServer;
 
 type Client = WebSocketStream<TcpStream>;
 
@@ -205,20 +205,31 @@ async fn p3_changes_are_pushed_while_enabled() {
     );
 }
 
-#[tokio::test]
-async fn q5_requests_of_sockets_count_with_those_over_http() {
+/// A server whose users have one slot for requests, which no request waits for.
+async fn served_with_one_slot() -> Served {
     let config = crate::JmapConfig {
         requests_per_user_max: restante_core::nonzero!(1),
         request_wait_ms: 0,
         ..crate::JmapConfig::default()
     };
-    let served = Served::of(TestServer::with(config).await).await;
-    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
-    let waiting = futures_util::stream::once(async move {
+    Served::of(TestServer::with(config).await).await
+}
+
+/// The body of a request that has its slot until something is sent.
+fn waiting_body() -> (oneshot::Sender<()>, axum::body::Body) {
+    let (sender, receiver) = oneshot::channel();
+    let body = futures_util::stream::once(async move {
         let _ = receiver.await;
         Ok::<_, std::io::Error>(r#"{"using":[],"methodCalls":[]}"#)
     });
-    let over_http = served.server.post(&served.server.alice, axum::body::Body::from_stream(waiting));
+    (sender, axum::body::Body::from_stream(body))
+}
+
+#[tokio::test]
+async fn q5_requests_of_sockets_count_with_those_over_http() {
+    let served = served_with_one_slot().await;
+    let (sender, waiting) = waiting_body();
+    let over_http = served.server.post(&served.server.alice, waiting);
     let over_socket = async {
         let mut client = served.client().await;
         send(&mut client, echo("R1")).await;
@@ -233,18 +244,9 @@ async fn q5_requests_of_sockets_count_with_those_over_http() {
 /// What is parsed takes many times the memory of its text: a client made the server parse on all of its sockets at once.
 #[tokio::test]
 async fn q5_a_message_takes_a_slot_before_it_is_parsed() {
-    let config = crate::JmapConfig {
-        requests_per_user_max: restante_core::nonzero!(1),
-        request_wait_ms: 0,
-        ..crate::JmapConfig::default()
-    };
-    let served = Served::of(TestServer::with(config).await).await;
-    let (sender, receiver) = oneshot::channel::<()>();
-    let waiting = futures_util::stream::once(async move {
-        let _ = receiver.await;
-        Ok::<_, std::io::Error>(r#"{"using":[],"methodCalls":[]}"#)
-    });
-    let over_http = served.server.post(&served.server.alice, axum::body::Body::from_stream(waiting));
+    let served = served_with_one_slot().await;
+    let (sender, waiting) = waiting_body();
+    let over_http = served.server.post(&served.server.alice, waiting);
     let over_socket = async {
         let mut client = served.client().await;
         // None of these is a request, which only parsing would find.

@@ -14,17 +14,13 @@ use futures_util::future::join_all;
 use restante_core::Error;
 use restante_directory::Access;
 use restante_mail::upload;
-use restante_records::{AccountId, Commit, Query, Records};
+use restante_records::{
+    AccountId, Commit, Query, Records,
+    testing::{Hook, Hooked},
+};
 use serde_json::{Value, json};
 
-use crate::{
-    JmapConfig,
-    core::IdType,
-    testing::{
-        TestServer,
-        hooked::{Hook, Hooked},
-    },
-};
+use crate::{JmapConfig, core::IdType, testing::TestServer};
 
 /// Requests of one user at the same time: as many as the session allows.
 const REQUESTS: usize = 16;

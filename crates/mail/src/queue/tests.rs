@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use async_trait::async_trait;
 use restante_core::{BlobId, Clock, ManualClock, Timestamp};
 use restante_records::{
-    AccountId, Body, Change, Changes, ChangesSince, Commit, Committed, Config, Count, EngineUrl, Get, Opened,
-    Page, Query, Record, RecordId, Schema, States, open,
+    AccountId, Body, Change, Commit, Config, EngineUrl, Opened, RecordId, Schema, open,
+    testing::{Hook, Hooked},
 };
 
 use super::*;
@@ -92,43 +92,16 @@ pub(super) fn postponed(due: u64) -> Ending {
     Ending::Postponed { due, reply, is_delay_reported: false }
 }
 
-/// Records of which some accounts can't be queried.
-struct Unreadable {
-    inner: Arc<dyn Records>,
-    accounts: BTreeSet<AccountId>,
-}
+/// Accounts that can't be read.
+struct Unreadable(BTreeSet<AccountId>);
 
 #[async_trait]
-impl Records for Unreadable {
-    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
-        self.inner.commit(account, commit).await
-    }
-
-    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
-        self.inner.get(account, get).await
-    }
-
-    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        if self.accounts.contains(&account) {
-            return Err(Error::corrupt("a page is damaged"));
+impl Hook for Unreadable {
+    async fn before_read(&self, account: AccountId) -> Result<(), Error> {
+        match self.0.contains(&account) {
+            true => Err(Error::corrupt("a page is damaged")),
+            false => Ok(()),
         }
-        self.inner.query(account, query).await
-    }
-
-    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-        self.inner.count(account, query).await
-    }
-
-    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.inner.changes(account, since).await
-    }
-
-    async fn states(&self, account: AccountId) -> Result<States, Error> {
-        self.inner.states(account).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.inner.watch()
     }
 }
 
@@ -333,7 +306,7 @@ async fn qu1_what_has_ended_is_forgotten_though_another_account_can_not_be_read(
     store.pass(5 * DAY + 1);
     let others = QueueAccount::all().map(QueueAccount::account);
     let unreadable = others.filter(|account| *account != ids[0].account).collect();
-    let records = Arc::new(Unreadable { inner: store.opened.records.clone(), accounts: unreadable });
+    let records = Arc::new(Hooked { inner: store.opened.records.clone(), hook: Unreadable(unreadable) });
     let queue = Queue::new(records, store.clock.clone());
     assert_eq!(queue.forget().await.unwrap_err().kind(), restante_core::ErrorKind::Corrupt);
     assert_eq!(store.queue.totals().await.unwrap().remembered, 0);

@@ -150,16 +150,21 @@ async fn an_open_socket_is_an_open_request() {
     server.stop().await;
 }
 
+/// A client with a window of 1 KiB for each stream, and its connection.
+async fn connect_narrowly(server: &Server) -> (Client, tokio::task::JoinHandle<hyper::Result<()>>) {
+    let stream = TokioIo::new(server.connect().await);
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1_024);
+    let (client, connection) = builder.handshake(stream).await.unwrap();
+    (client, tokio::spawn(connection))
+}
+
 /// The client sends and never opens its window: what is sent back to it must not pile up.
 #[tokio::test]
 async fn a_socket_that_is_not_read_closes_the_connection() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let server = Server::start(ServerLimits { stall_timeout: SHORT, ..LIMITS }, 100).await;
-    let stream = TokioIo::new(server.connect().await);
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(1_024);
-    let (mut client, connection) = builder.handshake(stream).await.unwrap();
-    let connection = tokio::spawn(connection);
+    let (mut client, connection) = connect_narrowly(&server).await;
     let mut socket = open(&mut client).await;
     let flooding = async { while socket.send(Message::Binary(vec![0; 32 << 10].into())).await.is_ok() {} };
     tokio::time::timeout(PATIENCE, flooding).await.expect("the server closes the connection");
@@ -174,11 +179,7 @@ async fn a_socket_that_is_not_read_closes_the_connection() {
 async fn a_socket_that_does_not_read_a_long_message_closes_the_connection() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let server = Server::start(ServerLimits { stall_timeout: SHORT, ..LIMITS }, 100).await;
-    let stream = TokioIo::new(server.connect().await);
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(1_024);
-    let (mut client, connection) = builder.handshake(stream).await.unwrap();
-    let connection = tokio::spawn(connection);
+    let (mut client, connection) = connect_narrowly(&server).await;
     let socket = open_at(&mut client, "/long-message").await;
     let _ = tokio::time::timeout(PATIENCE, connection).await.expect("the server closes the connection");
     drop((socket, client));

@@ -8,8 +8,8 @@ use std::{
 
 use restante_core::ErrorKind;
 use restante_records::{
-    Body, Change, Changes, ChangesSince, Commit, Committed, Count, Get, Page, Query, Record, Records, States,
-    Watch,
+    Body, Change, Commit,
+    testing::{Hook, Hooked},
 };
 use tokio::time::sleep;
 
@@ -24,53 +24,25 @@ use crate::{
 
 const COMMIT: Duration = Duration::from_millis(10);
 
-/// Records whose commits take some time, and are counted.
-struct SlowRecords {
-    inner: Arc<dyn Records>,
-    commits: AtomicUsize,
-}
+/// Commits take some time, and are counted.
+#[derive(Default)]
+struct SlowCommits(AtomicUsize);
 
 #[async_trait]
-impl Records for SlowRecords {
-    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
-        self.commits.fetch_add(1, SeqCst);
+impl Hook for SlowCommits {
+    async fn before_commit(&self, _: &Commit) -> Result<(), Error> {
+        self.0.fetch_add(1, SeqCst);
         sleep(COMMIT).await;
-        self.inner.commit(account, commit).await
-    }
-
-    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
-        self.inner.get(account, get).await
-    }
-
-    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        self.inner.query(account, query).await
-    }
-
-    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
-        self.inner.count(account, query).await
-    }
-
-    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
-        self.inner.changes(account, since).await
-    }
-
-    async fn states(&self, account: AccountId) -> Result<States, Error> {
-        self.inner.states(account).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.inner.watch()
+        Ok(())
     }
 }
 
-/// A message to so many recipients, in a queue whose commits take some time.
-async fn queued_to(recipients: usize) -> (Store, Arc<SlowRecords>, Queue, Vec<QueuedId>) {
+async fn queued_to(recipients: usize) -> (Store, Arc<Hooked<SlowCommits>>, Queue, Vec<QueuedId>) {
     let store = Store::new().await;
     let addresses: Vec<String> = (0..recipients).map(|n| format!("a@d{n}.example")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let ids = store.queue.add(message(1, SourceKind::Smtp, &addresses)).await.unwrap();
-    let records =
-        Arc::new(SlowRecords { inner: store.opened.records.clone(), commits: AtomicUsize::default() });
+    let records = Arc::new(Hooked { inner: store.opened.records.clone(), hook: SlowCommits::default() });
     let queue = Queue::new(records.clone(), store.clock.clone());
     (store, records, queue, ids)
 }
@@ -94,14 +66,14 @@ async fn qu3_claims_and_outcomes_that_wait_for_an_account_share_a_commit() {
     let (store, records, queue, ids) = queued_to(40).await;
     let claimed = claim_each(&queue, &ids).await;
     assert_eq!(claimed.len(), 40);
-    assert_eq!(records.commits.swap(0, SeqCst), 2, "the first one, and all that waited for it");
+    assert_eq!(records.hook.0.swap(0, SeqCst), 2, "the first one, and all that waited for it");
     let mut ends = tokio::task::JoinSet::new();
     for claimed in claimed {
         let queue = queue.clone();
         ends.spawn(async move { queue.end(&[outcome(&claimed, Ending::Delivered)]).await.unwrap() });
     }
     assert_eq!(ends.join_all().await, [1; 40]);
-    assert_eq!(records.commits.load(SeqCst), 2);
+    assert_eq!(records.hook.0.load(SeqCst), 2);
     assert_eq!(store.queue.totals().await.unwrap().waiting, 0);
 }
 
@@ -124,7 +96,7 @@ async fn qu3_many_requests_are_several_commits() {
     let (first, second, third) =
         tokio::join!(claim(0, page), claim(page, 2 * page), claim(2 * page, ids.len()));
     assert_eq!(first.unwrap().len() + second.unwrap().len() + third.unwrap().len(), ids.len());
-    assert_eq!(records.commits.load(SeqCst), 3, "the last two don't fit into one");
+    assert_eq!(records.hook.0.load(SeqCst), 3, "the last two don't fit into one");
 }
 
 /// A record whose attempt can't be noted, as it can't be read any more.
@@ -165,7 +137,7 @@ async fn qu3_a_request_is_done_when_the_task_that_did_it_is_ended() {
     sleep(COMMIT / 2).await;
     let (second, third) = (claim(1), claim(2));
     sleep(COMMIT).await;
-    assert!(first.is_finished() && records.commits.load(SeqCst) == 2, "the second one has both in hand");
+    assert!(first.is_finished() && records.hook.0.load(SeqCst) == 2, "the second one has both in hand");
     second.abort();
     assert_eq!(third.await.unwrap(), 1);
     assert_eq!(

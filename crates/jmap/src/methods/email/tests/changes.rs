@@ -7,17 +7,12 @@ use async_trait::async_trait;
 use restante_mail::{email, mailbox, thread};
 use restante_records::{
     Body, Change, Changes, ChangesSince, Commit, Properties, RecordId, Records, Revision, Value as Property,
+    testing::{Hook, Hooked},
 };
 use serde_json::{Value, json};
 
 use super::{Fixture, email_id, email_ids, message, strings};
-use crate::{
-    JmapConfig,
-    testing::{
-        TestServer,
-        hooked::{Hook, Hooked},
-    },
-};
+use crate::{JmapConfig, testing::TestServer};
 
 async fn changes(fixture: &Fixture, since: &str, max: Option<usize>) -> Value {
     let answer = fixture.call("Email/changes", json!({"sinceState": since, "maxChanges": max})).await;

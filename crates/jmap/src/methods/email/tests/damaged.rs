@@ -8,18 +8,15 @@ use std::sync::{
 use async_trait::async_trait;
 use restante_core::Timestamp;
 use restante_mail::email;
-use restante_records::{Error, Get, RecordId, Records};
+use restante_records::{
+    Error, Get, RecordId, Records,
+    testing::{Hook, Hooked},
+};
 use restante_search::Search;
 use serde_json::{Value, json};
 
 use super::{Fixture, email_id, index::Index, message, strings};
-use crate::{
-    JmapConfig,
-    testing::{
-        TestServer,
-        hooked::{Hook, Hooked},
-    },
-};
+use crate::{JmapConfig, testing::TestServer};
 
 /// The email that is damaged; 0 when none is.
 #[derive(Default)]

@@ -4,17 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use restante_mail::email;
-use restante_records::{AccountId, Change, Commit, Get, Query, Record, RecordId, Records};
+use restante_records::{
+    AccountId, Change, Commit, Get, Query, Record, RecordId, Records,
+    testing::{Hook, Hooked},
+};
 use serde_json::{Value, json};
 
 use super::Fixture;
-use crate::{
-    JmapConfig,
-    testing::{
-        TestServer,
-        hooked::{Hook, Hooked},
-    },
-};
+use crate::{JmapConfig, testing::TestServer};
 
 /// What a copy of an email does while a result is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

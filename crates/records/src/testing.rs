@@ -1,21 +1,28 @@
-//! Records in which something happens while they are read.
+//! Records in which something happens while they are used, for tests (feature `testing`).
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use restante_records::{
+use crate::{
     AccountId, Changes, ChangesSince, Commit, Committed, Count, Error, Get, Page, Query, Record, Records,
     States, Watch,
 };
+use async_trait::async_trait;
 
 /// What happens before a read or a commit. Each method does nothing by default.
 #[async_trait]
-pub(crate) trait Hook: Send + Sync + 'static {
+pub trait Hook: Send + Sync + 'static {
+    /// Before records are got, queried or counted. With an error, nothing is read.
+    async fn before_read(&self, _account: AccountId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Before a query.
     async fn before_query(&self, _records: &dyn Records, _account: AccountId, _query: &Query) {}
 
+    /// Before states are read.
     async fn before_states(&self, _records: &dyn Records, _account: AccountId) {}
 
-    /// With an error, nothing is read.
+    /// Before records are got. With an error, nothing is read.
     fn before_get(&self, _get: &Get) -> Result<(), Error> {
         Ok(())
     }
@@ -25,16 +32,18 @@ pub(crate) trait Hook: Send + Sync + 'static {
         None
     }
 
-    /// With an error, nothing is committed.
+    /// Before a commit. With an error, nothing is committed.
     async fn before_commit(&self, _commit: &Commit) -> Result<(), Error> {
         Ok(())
     }
 }
 
 /// Records with a hook.
-pub(crate) struct Hooked<H> {
-    pub(crate) inner: Arc<dyn Records>,
-    pub(crate) hook: H,
+pub struct Hooked<H> {
+    /// The records.
+    pub inner: Arc<dyn Records>,
+    /// The hook.
+    pub hook: H,
 }
 
 #[async_trait]
@@ -45,16 +54,19 @@ impl<H: Hook> Records for Hooked<H> {
     }
 
     async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.hook.before_read(account).await?;
         self.hook.before_get(get)?;
         self.inner.get(account, get).await
     }
 
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        self.hook.before_read(account).await?;
         self.hook.before_query(self.inner.as_ref(), account, query).await;
         self.inner.query(account, query).await
     }
 
     async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        self.hook.before_read(account).await?;
         self.inner.count(account, query).await
     }
 
