@@ -438,7 +438,7 @@ mod tests {
         for n in 0..BATCH_ROWS as u32 + 2 {
             let bytes = if n < 3 { vec![7; BATCH_BYTES / 2] } else { Vec::new() };
             let key = [&[STATE][..], &n.to_be_bytes()].concat();
-            writes.rows.insert((AccountId(1), key), Some(Value { bytes, body: None }));
+            writes.rows.insert((AccountId(1), key), Some(Value::new(bytes, None)));
         }
         let batches = batches_of(&writes);
         let lengths: Vec<usize> = batches.iter().map(|batch| batch.rows.len()).collect();

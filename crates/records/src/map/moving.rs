@@ -37,7 +37,7 @@ pub(crate) fn plan(
             Row::Record(record) => plan_record(schema, account, record, numbers, &mut writes)?,
             Row::Tombstone(gone) => {
                 let row = TombstoneRow { created: gone.created, second: gone.destroyed_seconds };
-                let value = Value { bytes: row.encode().into_vec(), body: None };
+                let value = Value::new(row.encode().into_vec(), None);
                 let key = tombstone_key(gone.kind, gone.revision, gone.id);
                 writes.rows.insert((account, key), Some(value));
             }
@@ -55,7 +55,7 @@ fn plan_record(
 ) -> Result<(), Error> {
     let Record { kind, id, revision, created, body, properties } = record;
     let mut put = |key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>| {
-        writes.rows.insert((account, key), Some(Value { bytes, body }));
+        writes.rows.insert((account, key), Some(Value::new(bytes, body)));
     };
     put(live_key(kind, created, id), LiveRow::Creation.encode().into_vec(), None);
     if revision != created {

@@ -22,6 +22,15 @@ pub(crate) type Key = (AccountId, Vec<u8>);
 pub(crate) struct Value {
     pub(crate) bytes: Vec<u8>,
     pub(crate) body: Option<i64>,
+    /// The key is of a record that this transaction creates, so that no row can have it yet.
+    pub(crate) is_new: bool,
+}
+
+impl Value {
+    /// The value of a row that may be there.
+    pub(crate) fn new(bytes: Vec<u8>, body: Option<i64>) -> Self {
+        Self { bytes, body, is_new: false }
+    }
 }
 
 /// What a transaction writes.
@@ -218,16 +227,13 @@ impl<'w, 's> Step<'w, 's> {
         self.head.next_id = RecordId(id.0 + 1);
         let properties = self.resolved(properties)?;
         for key in self.entries(kind, id, &properties)? {
-            self.put(key, Vec::new(), None);
+            self.put_new(key, Vec::new(), None);
         }
         let body = self.put_body(body)?;
         let revision = self.revision;
-        self.put_state(
-            kind,
-            id,
-            &StateRow { revision, created: revision, body, properties: &pack(&properties) },
-        );
-        self.put(live_key(kind, revision, id), LiveRow::Creation.encode().into_vec(), None);
+        let state = StateRow { revision, created: revision, body, properties: &pack(&properties) };
+        self.put_new(state_key(kind, id), state.encode().into_vec(), sql_body(body));
+        self.put_new(live_key(kind, revision, id), LiveRow::Creation.encode().into_vec(), None);
         let share = self.head.kind_mut(kind);
         share.state = revision;
         share.records += 1;
@@ -373,7 +379,11 @@ impl<'w, 's> Step<'w, 's> {
     }
 
     fn put(&mut self, key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>) {
-        self.writes.rows.insert(key, Some(Value { bytes, body }));
+        self.writes.rows.insert(key, Some(Value::new(bytes, body)));
+    }
+
+    fn put_new(&mut self, key: Vec<u8>, bytes: Vec<u8>, body: Option<i64>) {
+        self.writes.rows.insert(key, Some(Value { bytes, body, is_new: true }));
     }
 
     fn delete(&mut self, key: Vec<u8>) {

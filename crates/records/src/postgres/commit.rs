@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use restante_core::Identity;
+use restante_core::{ErrorKind, Identity};
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
@@ -135,6 +135,16 @@ impl Group {
         }
     }
 
+    /// Groups of one account each, in the order of its commits.
+    fn by_account(self) -> impl Iterator<Item = Self> {
+        let mut groups: BTreeMap<AccountId, Self> = BTreeMap::new();
+        for ((account, commit), reply) in self.commits.into_iter().zip(self.replies) {
+            let bytes = commit.changes.iter().map(bytes_of).sum();
+            groups.entry(account).or_default().add(Waiting { account, commit, bytes, reply });
+        }
+        groups.into_values()
+    }
+
     /// What is locked and read for it.
     fn wanted(&self) -> Wanted {
         let mut wanted = Wanted::default();
@@ -165,32 +175,50 @@ pub(super) enum Outcome {
     InDoubt(Error),
 }
 
-/// Makes the commits of a group and answers them.
+/// Makes the commits of a group and answers them. When rows of an account are damaged, only its own commits are refused.
 async fn make(shared: &Arc<Shared>, group: Group) {
+    let Some((group, error)) = try_make_group(shared, group).await else { return };
+    if error.kind() != ErrorKind::Corrupt || group.wanted().accounts.len() < 2 {
+        return group.refuse(&error);
+    }
+    for part in group.by_account() {
+        if let Some((part, error)) = try_make_group(shared, part).await {
+            part.refuse(&error);
+        }
+    }
+}
+
+/// Makes the commits of a group and answers them; gives them back with an error when the database has refused them.
+async fn try_make_group(shared: &Arc<Shared>, group: Group) -> Option<(Group, Error)> {
     let wanted = group.wanted();
-    for attempt in 1.. {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
         let made_by = Identity::random().0;
         let mut worked = Worked::default();
         let error = match try_make(shared, &group, &wanted, &made_by, &mut worked).await {
             Outcome::Made(base) => {
                 shared.announce(base, &worked.touched);
-                return group.answer(worked.answers);
+                group.answer(worked.answers);
+                return None;
             }
             Outcome::NotMade(error) if error.is_worth_repeating() && attempt < ATTEMPTS => {
                 tokio::time::sleep(jittered(BACK_OFF_MIN)).await;
                 continue;
             }
-            Outcome::NotMade(error) => error.into(),
+            Outcome::NotMade(error) => return Some((group, error.into())),
             Outcome::InDoubt(error) => match settle(shared, &worked.touched, &made_by, error).await {
                 Settled::Made(feed) => {
                     shared.announce_found(&feed);
-                    return group.answer(worked.answers);
+                    group.answer(worked.answers);
+                    return None;
                 }
                 Settled::NotMade(_) if attempt < ATTEMPTS => continue,
                 Settled::NotMade(error) | Settled::Unknown(error) => error,
             },
         };
-        return group.refuse(&error);
+        group.refuse(&error);
+        return None;
     }
 }
 

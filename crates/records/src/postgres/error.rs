@@ -12,6 +12,7 @@ fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     };
     let class = state.code().get(..2).unwrap_or_default();
     match class {
+        _ if is_in_the_way(error) => ErrorKind::Corrupt,
         _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
         // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords; and what an
         // operator mends while we wait: a database that isn't there, a right that was taken away, a primary that has become a
@@ -23,6 +24,13 @@ fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     }
 }
 
+/// Whether a row of a record that is created is there already.
+fn is_in_the_way(error: &tokio_postgres::Error) -> bool {
+    let Some(error) = error.as_db_error() else { return false };
+    let table = error.table().unwrap_or_default();
+    *error.code() == SqlState::UNIQUE_VIOLATION && table.starts_with("entry")
+}
+
 /// What the user of a server must be allowed to do.
 const RIGHTS: &str = "let its user own the schema of the records, or grant it SELECT, INSERT, UPDATE and DELETE on all tables there";
 
@@ -31,6 +39,10 @@ pub(super) fn failed(what: &str, source: tokio_postgres::Error) -> Error {
     let shown = match source.as_db_error() {
         Some(error) if *error.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
             format!("{}: {RIGHTS}", error.message())
+        }
+        Some(error) if is_in_the_way(&source) => {
+            let rows = "there are rows already of a record that is new: run `restante records check`, restore a backup";
+            format!("{rows} ({})", error.detail().unwrap_or_default())
         }
         Some(error) => error.message().to_owned(),
         None => with_causes(&source),

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     AccountHead, AccountId, Error, Position, Touched,
-    map::work::{Key, Read, Writes},
+    map::work::{Key, Read, Value, Writes},
     rows::AccountRow,
 };
 
@@ -53,6 +53,9 @@ const DELETE_ROWS: &str = "DELETE FROM entry e USING unnest($1::bigint[], $2::by
      WHERE e.account = gone.account AND e.key = gone.key";
 const PUT_ROWS: &str = "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[]) \
      ON CONFLICT (account, key) DO UPDATE SET value = excluded.value, body = excluded.body";
+/// Half the work of [`PUT_ROWS`]: it need not look for a row, and refuses to replace one.
+const CREATE_ROWS: &str =
+    "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])";
 const PUT_HEADS: &str = "UPDATE account a SET head = new.head, made_by = $3 \
      FROM unnest($1::bigint[], $2::bytea[]) AS new (account, head) WHERE a.account = new.account";
 const DELETE_HEADS: &str = "DELETE FROM account WHERE account = ANY ($1::bigint[]) AND head = ''";
@@ -216,7 +219,8 @@ pub(super) async fn end(
     let mut statements: Vec<(&'static str, &[&(dyn ToSql + Sync)])> = Vec::new();
     let (gone_parameters, body_parameters) = ([&gone as &(dyn ToSql + Sync)], bodies.parameters());
     let unused_parameters = [&unused as &(dyn ToSql + Sync)];
-    let (delete_parameters, put_parameters) = (rows.gone_parameters(), rows.put_parameters());
+    let delete_parameters = rows.gone_parameters();
+    let (put_parameters, create_parameters) = (rows.put.parameters(), rows.created.parameters());
     let head_parameters: [&(dyn ToSql + Sync); 3] = [&accounts, &heads, &made_by];
     let move_parameters: [&(dyn ToSql + Sync); 5] =
         [&touched, &revisions, &now_ms, &shared.channel, &payload];
@@ -229,8 +233,11 @@ pub(super) async fn end(
     if !rows.gone_keys.is_empty() {
         statements.push((DELETE_ROWS, &delete_parameters));
     }
-    if !rows.keys.is_empty() {
+    if !rows.put.keys.is_empty() {
         statements.push((PUT_ROWS, &put_parameters));
+    }
+    if !rows.created.keys.is_empty() {
+        statements.push((CREATE_ROWS, &create_parameters));
     }
     statements.push((PUT_HEADS, &head_parameters));
     if !unused.is_empty() {
@@ -254,7 +261,7 @@ pub(super) async fn put(
 ) -> Result<(), AttemptError> {
     let bodies = BodyColumns::of(writes);
     let rows = RowColumns::of(writes);
-    let (body_parameters, row_parameters) = (bodies.parameters(), rows.put_parameters());
+    let (body_parameters, row_parameters) = (bodies.parameters(), rows.put.parameters());
     let mut statements: Vec<(&'static str, &[&(dyn ToSql + Sync)])> =
         vec![(PUT_BODIES, &body_parameters), (PUT_ROWS, &row_parameters)];
     let row = head.map(|head| AccountRow { position: Position(0), ..AccountRow::of_head(head) });
@@ -311,10 +318,9 @@ impl<'w> BodyColumns<'w> {
 struct RowColumns<'w> {
     gone_accounts: Vec<i64>,
     gone_keys: Vec<&'w [u8]>,
-    accounts: Vec<i64>,
-    keys: Vec<&'w [u8]>,
-    values: Vec<&'w [u8]>,
-    bodies: Vec<Option<i64>>,
+    put: PutColumns<'w>,
+    /// Of records that are created.
+    created: PutColumns<'w>,
 }
 
 impl<'w> RowColumns<'w> {
@@ -323,12 +329,8 @@ impl<'w> RowColumns<'w> {
         for ((account, key), value) in &writes.rows {
             let account = account_to_sql(*account);
             match value {
-                Some(value) => {
-                    columns.accounts.push(account);
-                    columns.keys.push(key);
-                    columns.values.push(&value.bytes);
-                    columns.bodies.push(value.body);
-                }
+                Some(value) if value.is_new => columns.created.add(account, key, value),
+                Some(value) => columns.put.add(account, key, value),
                 None => {
                     columns.gone_accounts.push(account);
                     columns.gone_keys.push(key);
@@ -341,8 +343,26 @@ impl<'w> RowColumns<'w> {
     fn gone_parameters(&self) -> [&(dyn ToSql + Sync); 2] {
         [&self.gone_accounts, &self.gone_keys]
     }
+}
 
-    fn put_parameters(&self) -> [&(dyn ToSql + Sync); 4] {
+/// The columns of rows that are written.
+#[derive(Default)]
+struct PutColumns<'w> {
+    accounts: Vec<i64>,
+    keys: Vec<&'w [u8]>,
+    values: Vec<&'w [u8]>,
+    bodies: Vec<Option<i64>>,
+}
+
+impl<'w> PutColumns<'w> {
+    fn add(&mut self, account: i64, key: &'w [u8], value: &'w Value) {
+        self.accounts.push(account);
+        self.keys.push(key);
+        self.values.push(&value.bytes);
+        self.bodies.push(value.body);
+    }
+
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 4] {
         [&self.accounts, &self.keys, &self.values, &self.bodies]
     }
 }

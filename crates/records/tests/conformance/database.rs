@@ -2,7 +2,7 @@
 
 use restante_core::ErrorKind;
 use restante_records::{
-    Body, Change, Checkpoint, Commit, EngineUrl, Get, Opened, Query, RESTORE_JUMP, Revision, open,
+    AccountId, Body, Change, Checkpoint, Commit, EngineUrl, Get, Opened, Query, RESTORE_JUMP, Revision, open,
 };
 
 use crate::{
@@ -20,6 +20,7 @@ crate::promises! {
     sql: [
         a_check_finds_each_damage,
         a_damaged_record_is_corrupt_and_others_are_read,
+        a_new_record_replaces_no_row_and_only_the_commits_of_its_account_are_refused,
         a_removed_origin_counts_as_a_restore,
         a_server_whose_indexes_are_not_those_of_the_store_any_more_stops,
         tables_of_another_format_are_refused,
@@ -108,6 +109,32 @@ async fn a_damaged_record_is_corrupt_and_others_are_read(subject: Subject) {
     };
     assert_eq!(get(vec![ids[0]]).await.unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(get(vec![ids[1], ids[2]]).await.unwrap().iter().all(Option::is_some));
+}
+
+async fn a_new_record_replaces_no_row_and_only_the_commits_of_its_account_are_refused(subject: Subject) {
+    let opened = subject.open().await;
+    // Commits of these accounts share transactions, whatever the number of connections up to four.
+    let (damaged, sound) = (A, AccountId(A.0 + 12));
+    let head_of_damaged = format!("SELECT * FROM account WHERE account = {}", damaged.0);
+    commit(&*opened.records, damaged, [email(1)]).await;
+    sql(&subject, &format!("CREATE TABLE old_head AS {head_of_damaged}")).await;
+    let later = create_one(&*opened.records, damaged, email(2)).await;
+    let before = opened.records.get(damaged, &Get::whole(EMAIL, vec![later])).await.unwrap();
+    let put_back =
+        "UPDATE account a SET head = o.head, made_by = o.made_by FROM old_head o WHERE a.account = o.account";
+    sql(&subject, put_back).await;
+    let commits = (0..64).map(|number| {
+        let account = if number % 2 == 0 { damaged } else { sound };
+        let create = Commit::of([email(number)]);
+        opened.records.commit(account, create)
+    });
+    for (number, made) in futures_util::future::join_all(commits).await.into_iter().enumerate() {
+        match made {
+            Ok(_) => assert_eq!(number % 2, 1, "a row was replaced"),
+            Err(error) => assert_eq!((number % 2, error.kind()), (0, ErrorKind::Corrupt), "{error}"),
+        }
+    }
+    assert_eq!(opened.records.get(damaged, &Get::whole(EMAIL, vec![later])).await.unwrap(), before);
 }
 
 async fn a_removed_origin_counts_as_a_restore(subject: Subject) {
