@@ -49,6 +49,8 @@ fn main() {
         a_page_that_its_bytes_end_has_a_next,
         a_lone_reader_can_catch_up,
         large_pages_are_whole_and_in_order,
+        large_pages_are_whole_where_messages_crowd,
+        large_pages_are_whole_where_bytes_end_them,
         an_append_over_very_many_windows_is_stored,
         a_database_that_is_away_is_unavailable,
         an_unusable_url_is_refused,
@@ -357,6 +359,36 @@ async fn large_pages_are_whole_and_in_order(place: Arc<TestArchive>) {
             assert_eq!(pages.concat(), sorted(&expected), "{direction:?} {limit}");
         }
     }
+}
+
+/// A part of a page that was read from its end had more rows than were asked for: those at its start are missing then.
+async fn large_pages_are_whole_where_messages_crowd(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let minute = (0..15_000).map(|n| message(n * SECOND / 250, 1, "crowd"));
+    let rest_of_the_day = (0..15_000).map(|n| message(60 * SECOND + n * 5 * SECOND, 2, "crowd"));
+    let messages: Vec<Message> = minute.chain(rest_of_the_day).collect();
+    for some in messages.chunks(5_000) {
+        opened.archive.append(some.to_vec()).await.unwrap();
+    }
+    let pages = walk(&*opened.archive, Query { limit: 5_000, ..Query::default() }).await;
+    let rows: Vec<usize> = pages.iter().map(Vec::len).collect();
+    assert_eq!(rows, [5_000; 6]);
+    assert_eq!(pages.concat(), sorted(&messages));
+}
+
+/// The same where it had more bytes than a page takes.
+async fn large_pages_are_whole_where_bytes_end_them(place: Arc<TestArchive>) {
+    let opened = place.open().await;
+    let large =
+        |n: i64| Message { body: vec![n as u8; 35 << 10].into(), ..message(n * 30 * SECOND, 1, "large") };
+    let messages: Vec<Message> = (0..2_300).map(large).collect();
+    for some in messages.chunks(200) {
+        opened.archive.append(some.to_vec()).await.unwrap();
+    }
+    let pages = walk(&*opened.archive, Query { limit: 4_000, ..Query::default() }).await;
+    let rows: Vec<usize> = pages.iter().map(Vec::len).collect();
+    assert_eq!(rows, [1_873, 427]);
+    assert!(pages.concat() == sorted(&messages), "all messages in order");
 }
 
 async fn a_lone_reader_can_catch_up(place: Arc<TestArchive>) {

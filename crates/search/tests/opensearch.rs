@@ -61,6 +61,22 @@ impl Asked {
         let actions = lines.filter_map(|line| line.as_object()?.values().next().cloned());
         actions.filter_map(|action| Some(action.get("_id")?.as_str()?.to_owned())).collect()
     }
+
+    /// What a step of a commit does.
+    fn step(&self) -> String {
+        let name = self.path.split('?').next().unwrap().rsplit('/').next().unwrap();
+        if name != "_bulk" {
+            return name.to_owned();
+        }
+        let mut step = self.ids().join(" ");
+        if self.body.contains("unfinished") {
+            step.push_str(" unfinished");
+        }
+        if self.is("refresh=true") {
+            step.push_str(" shown");
+        }
+        step
+    }
 }
 
 #[derive(Default)]
@@ -228,14 +244,14 @@ fn usual(asked: &Asked, state: &mut State) -> Reply {
 
 fn items(asked: &Asked, outcomes: &[(u16, &'static str)]) -> Value {
     let mut outcomes = outcomes.iter();
-    let mut item = |id: String| match outcomes.next() {
+    let mut item = || match outcomes.next() {
         Some((status, kind)) if !kind.is_empty() => {
-            json!({"index": {"_id": id, "status": status, "error": {"type": kind, "reason": "because"}}})
+            json!({"index": {"status": status, "error": {"type": kind, "reason": "because"}}})
         }
-        Some((status, _)) => json!({"index": {"_id": id, "status": status}}),
-        None => json!({"index": {"_id": id, "status": 201}}),
+        Some((status, _)) => json!({"index": {"status": status}}),
+        None => json!({"index": {"status": 201}}),
     };
-    let items: Vec<Value> = asked.ids().into_iter().map(&mut item).collect();
+    let items: Vec<Value> = asked.ids().iter().map(|_| item()).collect();
     json!({ "items": items })
 }
 
@@ -262,6 +278,10 @@ fn metric(config: &Config, line: &str) -> u64 {
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text.lines().find_map(|known| known.strip_prefix(line)).unwrap().trim().parse().unwrap()
+}
+
+fn without_revision(numbers: impl IntoIterator<Item = u64>) -> Batch {
+    Batch { revision: None, ..batch(numbers, 0) }
 }
 
 const BUSY: (u16, &str) = (429, "rejected_execution_exception");
@@ -393,18 +413,79 @@ async fn a_refused_revision_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_shard_that_does_not_show_what_was_written_keeps_the_checkpoint_back() {
+async fn what_is_not_shown_keeps_the_checkpoint_back() {
     let server = Server::start().await;
     let opened = server.open().await;
     let series = begin(&opened).await;
-    opened.index.write(series, A, batch([1], 1)).await.unwrap();
+    opened.index.write(series, A, without_revision([1])).await.unwrap();
     opened.index.save(series, "position".into()).await.unwrap();
     server.take();
     server
         .reply("_refresh", Reply::With(200, json!({"_shards": {"total": 2, "successful": 1, "failed": 1}})));
     assert_eq!(opened.index.commit(series).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let ids: Vec<Vec<String>> = server.take_of("_bulk").iter().map(Asked::ids).collect();
+    assert_eq!(ids, [["7-1"]]);
+    // A shard that can't refresh fails the request that should have shown what was written.
+    let series = begin(&opened).await;
+    opened.index.write(series, A, batch([1], 1)).await.unwrap();
+    opened.index.save(series, "position".into()).await.unwrap();
+    server.take();
+    server.always("refresh=true", &Reply::Items(vec![(503, "engine_closed_exception")]));
+    assert_eq!(opened.index.commit(series).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let mut ids: Vec<Vec<String>> = server.take_of("_bulk").iter().map(Asked::ids).collect();
+    ids.dedup();
     assert_eq!(ids, [["7-1"], ["state-7"]]);
+}
+
+#[tokio::test]
+async fn revisions_that_are_written_again_are_shown_as_well() {
+    let server = Server::start().await;
+    let opened = server.open().await;
+    let series = begin(&opened).await;
+    for account in [7, 8, 9] {
+        opened.index.write(series, AccountId(account), batch([1], 1)).await.unwrap();
+    }
+    server.take();
+    server.reply("refresh=true", Reply::Items(vec![BUSY, (201, ""), BUSY]));
+    server.reply("refresh=true", Reply::Text(413, "too long"));
+    opened.index.commit(series).await.unwrap();
+    let asked = server.take();
+    let shown: Vec<Vec<String>> = asked.iter().filter(|one| one.is("refresh=true")).map(Asked::ids).collect();
+    assert_eq!(
+        shown,
+        [vec!["state-7", "state-8", "state-9"], vec!["state-7", "state-9"], vec!["state-7"], vec!["state-9"]]
+    );
+    assert!(!asked.iter().any(|one| one.is("_refresh")));
+}
+
+#[tokio::test]
+async fn accounts_without_a_revision_are_shown_by_a_refresh_of_the_index() {
+    let server = Server::start().await;
+    let opened = server.open().await;
+    let series = begin(&opened).await;
+    opened.index.write(series, A, batch([1], 1)).await.unwrap();
+    opened.index.write(series, AccountId(8), without_revision([1])).await.unwrap();
+    server.take();
+    opened.index.commit(series).await.unwrap();
+    let steps: Vec<String> = server.take().iter().map(Asked::step).collect();
+    assert_eq!(steps, ["7-1 8-1", "state-7", "_refresh"]);
+}
+
+#[tokio::test]
+async fn revisions_of_several_requests_are_shown_by_one_refresh_of_the_index() {
+    let server = Server::start().await;
+    let opened = server.open().await;
+    let series = begin(&opened).await;
+    for account in 1..=501 {
+        opened.index.write(series, AccountId(account), batch([], 1)).await.unwrap();
+    }
+    server.take();
+    opened.index.commit(series).await.unwrap();
+    let asked = server.take();
+    assert!(!asked.iter().any(|one| one.is("refresh=true")));
+    let lengths: Vec<usize> = asked.iter().map(|one| one.ids().len()).collect();
+    assert_eq!(lengths, [500, 1, 0]);
+    assert!(asked[2].is("_refresh"));
 }
 
 #[tokio::test]
@@ -528,20 +609,15 @@ async fn the_steps_of_a_commit_are_in_the_order_that_keeps_revisions_true() {
     opened.index.save(series, "position".into()).await.unwrap();
     server.take();
     opened.index.commit(series).await.unwrap();
-    let step = |asked: &Asked| match asked.path.split('?').next().unwrap().rsplit('/').next().unwrap() {
-        "_bulk" => format!("{} {}", asked.ids().join(" "), asked.body.matches("unfinished").count()),
-        path => path.to_owned(),
-    };
-    let steps: Vec<String> = server.take().iter().map(step).collect();
+    let steps: Vec<String> = server.take().iter().map(Asked::step).collect();
     let expected = [
         "_mget",
-        "state-7 state-8 2",
+        "state-7 state-8 unfinished",
         "_refresh",
         "_delete_by_query",
-        "7-1 7-9 0",
-        "state-7 state-8 0",
-        "_refresh",
-        "meta 0",
+        "7-1 7-9",
+        "state-7 state-8 shown",
+        "meta",
     ];
     assert_eq!(steps, expected);
 }

@@ -69,6 +69,9 @@ struct Known {
     topics: HashMap<TopicId, u64, RandomState>,
     /// Their sum.
     messages: u64,
+    /// See [`Candidate::density`] and [`Candidate::is_uneven`].
+    density: f64,
+    is_uneven: bool,
 }
 
 struct State {
@@ -93,6 +96,10 @@ pub(super) struct Candidate {
     pub(super) wanted_messages: u64,
     /// How many wanted topics occur in it.
     pub(super) wanted_topics: usize,
+    /// How many messages the part of it that was read last had, divided by those of an average part of the same length of time.
+    pub(super) density: f64,
+    /// Whether a part of it had far more messages than were expected, or more bytes than a page takes.
+    pub(super) is_uneven: bool,
 }
 
 /// What the catalogue says to a query.
@@ -178,6 +185,14 @@ impl Catalog {
         let candidate = known.candidate(selection);
         let may_have_rows = matches!(selection, Selection::All) || candidate.wanted_topics > 0;
         may_have_rows.then_some(candidate)
+    }
+
+    /// Notes how dense a part of a window was, and whether it was too large. Plans use it until the catalogue is read anew.
+    pub(super) fn note_part(&self, window: &Window, density: f64, is_too_large: bool) {
+        if let Some(known) = self.state.write().windows.get_mut(&window.first_ns) {
+            known.density = density;
+            known.is_uneven |= is_too_large;
+        }
     }
 
     /// The numbers of wanted topics that occur in a window.
@@ -413,8 +428,14 @@ impl Catalog {
 impl Known {
     fn candidate(&self, selection: &Selection) -> Candidate {
         let messages = self.messages;
-        let mut candidate =
-            Candidate { window: self.window, messages, wanted_messages: messages, wanted_topics: 0 };
+        let mut candidate = Candidate {
+            window: self.window,
+            messages,
+            wanted_messages: messages,
+            wanted_topics: 0,
+            density: self.density,
+            is_uneven: self.is_uneven,
+        };
         let Selection::Topics(set) = selection else { return candidate };
         candidate.wanted_messages = 0;
         let mut take = |messages: u64| {
@@ -451,6 +472,8 @@ impl State {
                 window,
                 topics: HashMap::default(),
                 messages: 0,
+                density: 1.0,
+                is_uneven: false,
             });
         }
         let by_generation: HashMap<i64, i64, RandomState> =

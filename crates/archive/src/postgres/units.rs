@@ -32,6 +32,8 @@ pub(super) struct Unit {
     share: f64,
     /// How many rows it will likely give.
     pub(super) expects: f64,
+    /// The same if all of it is as dense as the part of the window that was read last.
+    pub(super) expects_here: f64,
 }
 
 /// The units of a query in its direction.
@@ -56,6 +58,7 @@ impl<'a> Units<'a> {
         let mut missing = rows;
         while missing > 0.0 {
             let Some(unit) = self.next() else { break };
+            let unit = Unit { expects: unit.expects_here, ..unit };
             let (unit, rest) = unit.split(missing, self.reading.query.direction);
             missing -= unit.expects;
             taken.push(unit);
@@ -100,7 +103,7 @@ impl Unit {
     fn new(candidate: Candidate, range: KeyRange, now: i64, by_hash: bool) -> Self {
         let share = share_of(&candidate.window, &range, now);
         let expects = if by_hash { 0.0 } else { candidate.wanted_messages as f64 * share };
-        Self { candidate, range, share, expects }
+        Self { candidate, range, share, expects, expects_here: expects * candidate.density }
     }
 
     /// Cuts off what will likely give so many rows, and the rest.
@@ -123,8 +126,13 @@ impl Unit {
         if !is_inside {
             return (self, None);
         }
-        let with =
-            |range, part: f64| Self { range, share: self.share * part, expects: self.expects * part, ..self };
+        let with = |range, part: f64| Self {
+            range,
+            share: self.share * part,
+            expects: self.expects * part,
+            expects_here: self.expects_here * part,
+            ..self
+        };
         match direction {
             Direction::Forward => (with(older, part), Some(with(newer, 1.0 - part))),
             Direction::Backward => (with(newer, part), Some(with(older, 1.0 - part))),
@@ -172,7 +180,14 @@ mod tests {
     };
 
     fn unit(wanted_messages: u64, wanted_topics: usize) -> Unit {
-        let candidate = Candidate { window: DAY, messages: 50_000, wanted_messages, wanted_topics };
+        let candidate = Candidate {
+            window: DAY,
+            messages: 50_000,
+            wanted_messages,
+            wanted_topics,
+            density: 1.0,
+            is_uneven: false,
+        };
         Unit::new(candidate, ALL, 5_000, false)
     }
 
@@ -195,6 +210,16 @@ mod tests {
         // A window that isn't over has everything in what is over of it.
         assert_eq!(share_of(&DAY, &range, 500), 0.5);
         assert_eq!(share_of(&DAY, &ALL, 5_000), 1.0);
+    }
+
+    #[test]
+    fn a_large_page_expects_the_density_of_the_last_one() {
+        let candidate = Candidate { density: 2.0, ..unit(10_000, 5).candidate };
+        let unit = Unit::new(candidate, ALL, 5_000, false);
+        assert_eq!((unit.expects, unit.expects_here), (10_000.0, 20_000.0));
+        let (part, rest) = Unit { expects: unit.expects_here, ..unit }.split(5_000.0, Direction::Forward);
+        assert_eq!((part.range.until, part.expects_here), (Some(key(250)), 5_000.0));
+        assert_eq!(rest.unwrap().expects_here, 15_000.0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! or disk reads nothing more from a connection that published, so acknowledgements have another one.
 
 use std::{
+    collections::BTreeSet,
     pin::Pin,
     sync::{
         Arc,
@@ -82,6 +83,8 @@ pub(super) struct Inlet {
     tokens: Option<Consumer>,
     settlements: mpsc::Receiver<(u64, Settlement)>,
     settle: mpsc::Sender<(u64, Settlement)>,
+    /// The tags of items that are held.
+    held: BTreeSet<u64>,
     events: [Events; 2],
 }
 
@@ -140,7 +143,7 @@ impl Link {
             received: AtomicU64::new(0),
             lost: watch::Sender::new(None),
         };
-        Ok((link, Inlet { channel, consumer, tokens, settlements, settle, events }))
+        Ok((link, Inlet { channel, consumer, tokens, settlements, settle, held: BTreeSet::new(), events }))
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -228,7 +231,13 @@ impl Link {
                 why = loss(&mut lost) => return why,
                 Some(event) = of_publishing.next() => self.note(&event, &self.publishing),
                 Some(event) = of_consuming.next() => self.note(&event, &self.consuming),
-                Some((tag, settlement)) = inlet.settlements.recv() => self.settle(shared, &inlet.channel, tag, settlement).await,
+                Some(first) = inlet.settlements.recv() => {
+                    let mut settled = vec![first];
+                    while let Ok(next) = inlet.settlements.try_recv() {
+                        settled.push(next); // each item that is held at most
+                    }
+                    self.settle(shared, &inlet.channel, &mut inlet.held, &settled).await
+                }
                 _ = ticks.tick() => self.tick(shared).await,
                 _ = probes.tick() => self.probe(shared, &mut probed).await,
                 token = next(&mut inlet.tokens) => match token {
@@ -249,6 +258,7 @@ impl Link {
                     None => Err("RabbitMQ ended the delivery of items".to_owned()),
                     Some(Err(error)) => Err(format!("RabbitMQ ended the delivery of items: {error}")),
                     Some(Ok(delivery)) => {
+                        inlet.held.insert(delivery.delivery_tag);
                         let received = self.received(shared, &inlet.settle, delivery);
                         if let Some(permit) = permit.take() {
                             permit.send((self.term, received));
@@ -297,26 +307,40 @@ impl Link {
         Received { item: delivery.data.into(), ticket }
     }
 
+    /// Tells the broker what became of items, in as few requests as possible.
     async fn settle(
         &self,
         shared: &Shared,
         channel: &Channel,
-        tag: u64,
-        settlement: Settlement,
+        held: &mut BTreeSet<u64>,
+        settled: &[(u64, Settlement)],
     ) -> Result<(), String> {
+        let mut done = Vec::new();
         let sending = async {
-            let sent = match settlement {
-                Settlement::Done => channel.basic_ack(tag, BasicAckOptions::default()).await,
-                Settlement::Returned => channel.basic_reject(tag, BasicRejectOptions { requeue: true }).await,
-                Settlement::Rejected => {
-                    channel.basic_reject(tag, BasicRejectOptions { requeue: false }).await
-                }
-            };
-            sent.map_err(|error| unavailable("RabbitMQ takes no acknowledgement", error))
+            let failed = |error| unavailable("RabbitMQ takes no acknowledgement", error);
+            for (tag, settlement) in settled {
+                held.remove(tag);
+                let requeue = match settlement {
+                    Settlement::Done => {
+                        done.push(*tag);
+                        continue;
+                    }
+                    Settlement::Returned => true,
+                    Settlement::Rejected => false,
+                };
+                channel.basic_reject(*tag, BasicRejectOptions { requeue }).await.map_err(failed)?;
+            }
+            // After the others, as an acknowledgement may be for all items before it.
+            for (tag, multiple) in acknowledgements(done, held.first().copied()) {
+                channel.basic_ack(tag, BasicAckOptions { multiple }).await.map_err(failed)?;
+            }
+            Ok(())
         };
         shared.address.in_time(sending).await.map_err(|error| error.to_string())?;
-        self.held.fetch_sub(1, Relaxed);
-        shared.metrics.settled.get_or_create(&SettledLabel::of(settlement)).inc();
+        self.held.fetch_sub(settled.len(), Relaxed);
+        for (_, settlement) in settled {
+            shared.metrics.settled.get_or_create(&SettledLabel::of(*settlement)).inc();
+        }
         Ok(())
     }
 
@@ -388,6 +412,16 @@ impl Link {
     }
 }
 
+/// The acknowledgements for items that are done: each a tag, and whether it is for all items before it as well. Those before the oldest item that is
+/// still held need one.
+fn acknowledgements(mut done: Vec<u64>, oldest_held: Option<u64>) -> Vec<(u64, bool)> {
+    done.sort_unstable();
+    let together = done.partition_point(|tag| oldest_held.is_none_or(|held| *tag < held));
+    let single = done.split_off(together);
+    let last = done.last().map(|last| (*last, done.len() > 1));
+    last.into_iter().chain(single.into_iter().map(|tag| (tag, false))).collect()
+}
+
 /// The next item, as the consumer has it.
 async fn next(consumer: &mut Option<Consumer>) -> Option<lapin::Result<Delivery>> {
     match consumer {
@@ -443,6 +477,25 @@ pub(super) async fn supervise(shared: Arc<Shared>) {
         tokio::select! {
             () = closed(&mut closing) => return,
             () = tokio::time::sleep(backoff.next()) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_before_the_oldest_that_is_held_are_acknowledged_together() {
+        for (done, oldest_held, expected) in [
+            (vec![], Some(1), vec![]),
+            (vec![4], None, vec![(4, false)]),
+            (vec![6, 4, 5], None, vec![(6, true)]),
+            (vec![6, 4, 5], Some(7), vec![(6, true)]),
+            (vec![8, 4, 9, 5], Some(6), vec![(5, true), (8, false), (9, false)]),
+            (vec![9, 8], Some(4), vec![(8, false), (9, false)]),
+        ] {
+            assert_eq!(acknowledgements(done, oldest_held), expected);
         }
     }
 }

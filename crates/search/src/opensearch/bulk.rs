@@ -1,10 +1,11 @@
 //! Bulk requests: in parts, each tried again while OpenSearch is busy, with the outcome of each item.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -15,8 +16,11 @@ use super::{
 use crate::Error;
 
 /// A request has so many items and bytes at most, unless one item is longer. Larger ones are refused by nodes with little memory.
-const ITEMS_MAX: usize = 500;
+pub(super) const ITEMS_MAX: usize = 500;
 const BYTES_MAX: usize = 5 << 20;
+
+/// What an answer has of each item: the rest is long, is not read, and takes both sides time. Errors of a whole request are not filtered.
+const ANSWER_FIELDS: &str = "items.*.status,items.*.error.type,items.*.error.reason";
 
 /// The first wait of a retry; it doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -28,7 +32,19 @@ const RETRIED_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     id: String,
-    lines: Bytes,
+    /// The line that says what is done.
+    action: String,
+    /// The line with the document, when it is written.
+    source: Option<Bytes>,
+}
+
+/// Whether what a request writes is visible when it has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refresh {
+    /// Not before somebody refreshes the index.
+    Later,
+    /// Everything in the shards of its items is, in all copies, also what was written there before.
+    ShardsOfItems,
 }
 
 /// A document that OpenSearch does not take.
@@ -40,24 +56,68 @@ pub(super) struct Rejected {
 
 impl Item {
     /// Writes a document, unless a later version of it was written.
-    pub(super) fn index(id: String, routing: &str, version: i64, source: &[u8]) -> Self {
-        let mut lines = action("index", &id, routing, version);
-        lines.extend_from_slice(source);
-        lines.push(b'\n');
-        Self { id, lines: lines.into() }
+    pub(super) fn index(id: String, routing: &str, version: i64, source: Bytes) -> Self {
+        let action = Action::Index(Target::new(&id, routing, version)).line();
+        Self { id, action, source: Some(source) }
     }
 
     /// Removes a document, unless a later version of it was written.
     pub(super) fn delete(id: String, routing: &str, version: i64) -> Self {
-        let lines = action("delete", &id, routing, version).into();
-        Self { id, lines }
+        let action = Action::Delete(Target::new(&id, routing, version)).line();
+        Self { id, action, source: None }
+    }
+
+    /// The bytes that it takes in a request.
+    fn bytes(&self) -> usize {
+        self.action.len() + self.source.as_ref().map_or(0, |source| source.len() + 1)
+    }
+
+    fn write_to(&self, lines: &mut Vec<u8>) {
+        lines.extend_from_slice(self.action.as_bytes());
+        if let Some(source) = &self.source {
+            lines.extend_from_slice(source);
+            lines.push(b'\n');
+        }
     }
 }
 
-fn action(name: &str, id: &str, routing: &str, version: i64) -> Vec<u8> {
-    let action =
-        json!({name: {"_id": id, "routing": routing, "version": version, "version_type": "external_gte"}});
-    format!("{action}\n").into_bytes()
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Action<'a> {
+    Index(Target<'a>),
+    Delete(Target<'a>),
+}
+
+#[derive(Serialize)]
+struct Target<'a> {
+    #[serde(rename = "_id")]
+    id: &'a str,
+    routing: &'a str,
+    version: i64,
+    version_type: &'static str,
+}
+
+impl<'a> Target<'a> {
+    fn new(id: &'a str, routing: &'a str, version: i64) -> Self {
+        Self { id, routing, version, version_type: "external_gte" }
+    }
+}
+
+impl Action<'_> {
+    fn line(&self) -> String {
+        let mut line = serde_json::to_string(self).expect("text and a number have a form in JSON");
+        line.push('\n');
+        line
+    }
+}
+
+/// The lines of all items.
+fn lines_of(items: &[Item]) -> Bytes {
+    let mut lines = Vec::with_capacity(items.iter().map(Item::bytes).sum());
+    for item in items {
+        item.write_to(&mut lines);
+    }
+    lines.into()
 }
 
 /// What became of the items of one request.
@@ -71,15 +131,22 @@ struct Outcome {
 
 impl Engine {
     /// Writes all items, and returns those that can't be written ever.
-    pub(super) async fn bulk(&self, index: &IndexName, items: &[Item]) -> Result<Vec<Rejected>, Failure> {
-        let path = format!("/{}/_bulk?require_alias=true", index.for_writes());
+    pub(super) async fn bulk(
+        &self,
+        index: &IndexName,
+        mut items: Vec<Item>,
+        refresh: Refresh,
+    ) -> Result<Vec<Rejected>, Failure> {
+        let mut path =
+            format!("/{}/_bulk?require_alias=true&filter_path={ANSWER_FIELDS}", index.for_writes());
+        if refresh == Refresh::ShardsOfItems {
+            path.push_str("&refresh=true");
+        }
         let mut rejected = Vec::new();
-        let mut begin = 0;
-        while begin < items.len() {
-            let part = part_from(items, begin);
-            begin = part.end;
-            let items = items.get(part).unwrap_or_default().to_vec();
+        while !items.is_empty() {
+            let others = items.split_off(part_length(&items));
             rejected.extend(self.write_part(&path, items).await?);
+            items = others;
         }
         Ok(rejected)
     }
@@ -89,8 +156,7 @@ impl Engine {
         let mut rejected = Vec::new();
         let mut waiting = vec![items];
         while let Some(items) = waiting.pop() {
-            let body =
-                Body::Lines(items.iter().map(|item| item.lines.as_ref()).collect::<Vec<_>>().concat().into());
+            let body = Body::Lines(lines_of(&items));
             let (again, busy) = match self.client.ask(Method::POST, path, body, self.write_limit()).await {
                 Ok(answer) if answer.status == StatusCode::PAYLOAD_TOO_LARGE => {
                     match halves(items) {
@@ -124,18 +190,16 @@ impl Engine {
     }
 }
 
-/// The items of the next request.
-fn part_from(items: &[Item], begin: usize) -> Range<usize> {
+/// How many of the items the next request has.
+fn part_length(items: &[Item]) -> usize {
     let mut bytes = 0;
-    let mut end = begin;
-    for item in items.iter().skip(begin).take(ITEMS_MAX) {
-        bytes += item.lines.len();
-        if end > begin && bytes > BYTES_MAX {
-            break;
+    for (count, item) in items.iter().take(ITEMS_MAX).enumerate() {
+        bytes += item.bytes();
+        if count > 0 && bytes > BYTES_MAX {
+            return count;
         }
-        end += 1;
     }
-    begin..end
+    items.len().min(ITEMS_MAX)
 }
 
 /// Two requests of one; the item if there is only one.
@@ -220,30 +284,44 @@ mod tests {
     use super::*;
 
     fn items(lengths: &[usize]) -> Vec<Item> {
-        let item = |length: &usize| Item { id: length.to_string(), lines: vec![b'x'; *length].into() };
+        let item =
+            |length: &usize| Item { id: length.to_string(), action: "x".repeat(*length), source: None };
         lengths.iter().map(item).collect()
     }
 
     #[test]
     fn requests_have_bounded_items_and_bytes_unless_one_is_longer() {
-        assert_eq!(part_from(&items(&[1; 1_200]), 0), 0..500);
-        assert_eq!(part_from(&items(&[1; 1_200]), 1_000), 1_000..1_200);
-        let long = items(&[10, BYTES_MAX, 10, 2 * BYTES_MAX, BYTES_MAX / 2, BYTES_MAX / 2, 1]);
+        assert_eq!(part_length(&items(&[1; 1_200])), 500);
+        assert_eq!(part_length(&items(&[1; 200])), 200);
+        let mut long = items(&[10, BYTES_MAX, 10, 2 * BYTES_MAX, BYTES_MAX / 2, BYTES_MAX / 2, 1]);
         let mut parts = Vec::new();
-        let mut begin = 0;
-        while begin < long.len() {
-            let part = part_from(&long, begin);
-            begin = part.end;
+        while !long.is_empty() {
+            let part = part_length(&long);
+            long.drain(..part);
             parts.push(part);
         }
-        assert_eq!(parts, [0..1, 1..2, 2..3, 3..4, 4..6, 6..7]);
+        assert_eq!(parts, [1, 1, 1, 1, 2, 1]);
     }
 
     #[test]
     fn a_request_that_is_too_long_becomes_two_in_order() {
         let [second, first] = halves(items(&[1, 2, 3])).unwrap();
-        let lengths = |items: Vec<Item>| items.iter().map(|item| item.lines.len()).collect::<Vec<_>>();
+        let lengths = |items: Vec<Item>| items.iter().map(Item::bytes).collect::<Vec<_>>();
         assert_eq!((lengths(first), lengths(second)), (vec![1], vec![2, 3]));
         assert_eq!(halves(items(&[7])).unwrap_err().id, "7");
+    }
+
+    #[test]
+    fn an_item_takes_as_many_bytes_as_it_counts() {
+        let index = Item::index("7-1".to_owned(), "7", 3, Bytes::from_static(b"{\"received\":0}"));
+        let delete = Item::delete("7-2".to_owned(), "7", 3);
+        let expected = concat!(
+            r#"{"index":{"_id":"7-1","routing":"7","version":3,"version_type":"external_gte"}}"#,
+            "\n{\"received\":0}\n",
+            r#"{"delete":{"_id":"7-2","routing":"7","version":3,"version_type":"external_gte"}}"#,
+            "\n",
+        );
+        assert_eq!(index.bytes() + delete.bytes(), expected.len());
+        assert_eq!(lines_of(&[index, delete]), expected);
     }
 }

@@ -3,7 +3,8 @@
 //! 1. Accounts of which documents are to be removed are marked as unfinished, those that are erased get revision 0.
 //! 2. Documents are written and removed.
 //! 3. Revisions are written, which takes the marks away.
-//! 4. All of it is made visible.
+//! 4. All of it is made visible: by the request that writes the revisions, when each account with documents has one in it. That request
+//!    refreshes the shards of its items, in all copies, and an account is in one shard. Otherwise the whole index is refreshed.
 //! 5. The checkpoint is written.
 //!
 //! A revision is never visible before what it stands for, whenever a copy of the shard shows what it has: it is in the same shard as the
@@ -37,7 +38,7 @@ use tracing::warn;
 use super::{
     Engine, Failure, Handle,
     build::Build,
-    bulk::Item,
+    bulk::{ITEMS_MAX, Item, Refresh},
     client::Body,
     place::{Found, IndexName},
     schema::{META, document, email_id, state, state_id},
@@ -215,10 +216,7 @@ impl Writing {
         self.mark(engine).await?;
         self.erase_marked(engine).await?;
         self.write_documents(engine).await?;
-        self.write_revisions(engine).await?;
-        if !self.pending.is_empty() {
-            engine.refresh(&self.index).await?;
-        }
+        self.write_revisions_and_show_all(engine).await?;
         self.write_checkpoint(engine).await?;
         for (account, pending) in take(&mut self.pending) {
             if let Some(revision) = pending.revision {
@@ -257,7 +255,7 @@ impl Writing {
             let revision = if is_erased(account) { Revision(0) } else { known };
             items.push(self.state_item(*account, revision, true, self.version));
         }
-        engine.bulk_all(&self.index, &items).await?;
+        engine.bulk_all(&self.index, items, Refresh::Later).await?;
         if accounts.iter().any(is_erased) {
             engine.refresh(&self.index).await?;
         }
@@ -266,7 +264,7 @@ impl Writing {
 
     fn state_item(&self, account: AccountId, revision: Revision, is_unfinished: bool, version: i64) -> Item {
         let source = state(account, revision, is_unfinished).to_string();
-        Item::index(state_id(account), &account.0.to_string(), version, source.as_bytes())
+        Item::index(state_id(account), &account.0.to_string(), version, source.into())
     }
 
     async fn erase_marked(&self, engine: &Engine) -> Result<(), Failure> {
@@ -283,12 +281,12 @@ impl Writing {
             for (id, document) in &pending.documents {
                 let id = email_id(*account, *id);
                 items.push(match document {
-                    Some(bytes) => Item::index(id, &routing, self.version, bytes),
+                    Some(bytes) => Item::index(id, &routing, self.version, bytes.clone()),
                     None => Item::delete(id, &routing, self.version),
                 });
             }
         }
-        let rejected = engine.bulk(&self.index, &items).await?;
+        let rejected = engine.bulk(&self.index, items, Refresh::Later).await?;
         for rejected in &rejected {
             let (id, why) = (&rejected.id, &rejected.why);
             warn!(id, why, "OpenSearch refuses an email (account-email): it is not searched");
@@ -303,18 +301,28 @@ impl Writing {
         Ok(())
     }
 
-    async fn write_revisions(&self, engine: &Engine) -> Result<(), Failure> {
+    async fn write_revisions_and_show_all(&self, engine: &Engine) -> Result<(), Failure> {
         let mut items = Vec::new();
+        let mut has_others = false;
         for (account, pending) in &self.pending {
             let is_marked = pending.documents.values().any(Option::is_none);
             let revision = match pending.revision {
                 Some(revision) => revision,
                 None if is_marked => self.known.get(account).copied().unwrap_or_default(),
-                None => continue,
+                None => {
+                    has_others |= !pending.documents.is_empty();
+                    continue;
+                }
             };
             items.push(self.state_item(*account, revision, false, self.version + 1));
         }
-        engine.bulk_all(&self.index, &items).await
+        // Of several requests each would refresh the same shards.
+        let are_items_enough = !has_others && items.len() <= ITEMS_MAX;
+        if are_items_enough {
+            return engine.bulk_all(&self.index, items, Refresh::ShardsOfItems).await;
+        }
+        engine.bulk_all(&self.index, items, Refresh::Later).await?;
+        engine.refresh(&self.index).await
     }
 
     async fn write_checkpoint(&self, engine: &Engine) -> Result<(), Failure> {
@@ -322,8 +330,8 @@ impl Writing {
             return Ok(());
         };
         let source = meta(Some(checkpoint)).to_string();
-        let item = Item::index(META.to_owned(), META, self.version + 1, source.as_bytes());
-        engine.bulk_all(&self.index, &[item]).await
+        let item = Item::index(META.to_owned(), META, self.version + 1, source.into());
+        engine.bulk_all(&self.index, vec![item], Refresh::Later).await
     }
 }
 
@@ -508,14 +516,14 @@ impl Engine {
             let item =
                 |account: &AccountId| writing.state_item(*account, Revision(0), false, writing.version);
             let items: Vec<Item> = accounts.iter().map(item).collect();
-            self.bulk_all(&writing.index, &items).await?;
+            self.bulk_all(&writing.index, items, Refresh::Later).await?;
             self.refresh(&writing.index).await?;
         }
     }
 
     /// Writes items of which none may be left out.
-    async fn bulk_all(&self, index: &IndexName, items: &[Item]) -> Result<(), Failure> {
-        match self.bulk(index, items).await?.first() {
+    async fn bulk_all(&self, index: &IndexName, items: Vec<Item>, refresh: Refresh) -> Result<(), Failure> {
+        match self.bulk(index, items, refresh).await?.first() {
             None => Ok(()),
             Some(rejected) => {
                 let what =

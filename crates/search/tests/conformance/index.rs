@@ -17,6 +17,7 @@ use crate::{
 crate::promises! {
     any: [
         what_is_written_is_visible_after_a_commit,
+        documents_of_accounts_without_a_revision_are_visible_after_a_commit_as_well,
         a_document_replaces_the_one_with_its_id,
         writing_twice_has_the_effect_of_writing_once,
         removed_documents_are_gone_and_removing_again_is_no_error,
@@ -46,6 +47,30 @@ async fn what_is_written_is_visible_after_a_commit(subject: Subject) {
     let opened = subject.open().await;
     index(&opened, A, [email(1, "word")]).await;
     assert_eq!(found(&opened, A, anywhere("word")).await, [1]);
+}
+
+/// A commit that shows only the accounts, or the parts of an index, of which it writes a revision leaves others out.
+async fn documents_of_accounts_without_a_revision_are_visible_after_a_commit_as_well(subject: Subject) {
+    let opened = subject.open().await;
+    let series = begin(&opened).await;
+    let others = 11..=18; // in all shards of the index
+    for revision in 1..=2 {
+        opened.index.write(series, A, batch([email(revision, "word")], revision)).await.unwrap();
+        for account in others.clone() {
+            let documents = vec![email(revision, "word")];
+            opened
+                .index
+                .write(series, AccountId(account), Batch { documents, ..Batch::default() })
+                .await
+                .unwrap();
+        }
+        opened.index.commit(series).await.unwrap();
+        let expected: Vec<u64> = (1..=revision).collect();
+        assert_eq!(found(&opened, A, anywhere("word")).await, expected);
+        for account in others.clone() {
+            assert_eq!(found(&opened, AccountId(account), anywhere("word")).await, expected, "{account}");
+        }
+    }
 }
 
 async fn a_document_replaces_the_one_with_its_id(subject: Subject) {
