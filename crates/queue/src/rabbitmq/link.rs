@@ -307,7 +307,7 @@ impl Link {
         Received { item: delivery.data.into(), ticket }
     }
 
-    /// Tells the broker what became of items, in as few requests as possible.
+    /// Acknowledges and rejects items, in as few requests as possible.
     async fn settle(
         &self,
         shared: &Shared,
