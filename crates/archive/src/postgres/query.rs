@@ -62,7 +62,8 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
     let mut seen = None;
     loop {
         let lease = shared.database.reader().await?;
-        let reading = Reading { shared, query, connection: &lease.connection.clone() };
+        let is_first = attempt == 1;
+        let reading = Reading { shared, query, connection: &lease.connection.clone(), is_first };
         match lease.drive("answer", Box::pin(reading.page(&mut seen))).await {
             Ok(Some(page)) => return Ok(page),
             Ok(None) if attempt < ATTEMPTS => {}
@@ -89,6 +90,8 @@ pub(super) struct Reading<'a> {
     pub(super) shared: &'a Shared,
     pub(super) query: &'a Query,
     connection: &'a Connection,
+    /// Whether this is the first attempt. Later ones read everything in order, so that none fails for the same reason.
+    is_first: bool,
 }
 
 /// How rows are read.
@@ -411,7 +414,7 @@ impl Reading<'_> {
         let is_in_order_of_time = matches!(access, Access::All | Access::Scan);
         let is_part = unit.expects <= self.query.limit as f64 * FROM_END_SHARE;
         let is_large = self.query.limit >= WIDE_ROWS && unit.expects >= FROM_END_ROWS_MIN;
-        is_forward && is_in_order_of_time && is_part && is_large && !unit.candidate.is_uneven
+        self.is_first && is_forward && is_in_order_of_time && is_part && is_large && !unit.candidate.is_uneven
     }
 
     /// Which way to the rows is the cheaper one.

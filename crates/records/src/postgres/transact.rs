@@ -53,7 +53,7 @@ const DELETE_ROWS: &str = "DELETE FROM entry e USING unnest($1::bigint[], $2::by
      WHERE e.account = gone.account AND e.key = gone.key";
 const PUT_ROWS: &str = "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[]) \
      ON CONFLICT (account, key) DO UPDATE SET value = excluded.value, body = excluded.body";
-/// Half the work of [`PUT_ROWS`]: it need not look for a row, and refuses to replace one.
+/// It looks for no older row, as [`PUT_ROWS`] does, and refuses to replace one.
 const CREATE_ROWS: &str =
     "INSERT INTO entry SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])";
 const PUT_HEADS: &str = "UPDATE account a SET head = new.head, made_by = $3 \
