@@ -203,9 +203,9 @@ ports_free() {
 # The port that a service runs on, or ran on last: down forgets it with --purge.
 find_port() { PORT=$(cat "$RUN/$1/port" 2>/dev/null) && [ -n "$PORT" ]; }
 
-# choose_port NAME AUTO : where to start it. A port of one's own choice is in RESTANTE_<NAME>_PORT; with AUTO=1 it is a
-# free one. Without a choice a server comes back to the port that it had, so that clients find it again, and so do we
-# what it may have left behind.
+# choose_port NAME AUTO : where to start it. RESTANTE_<NAME>_PORT is a port of your choice; with AUTO=1 it is a free one.
+# Without a choice a server comes back to the port that it had, so that clients find it again, and we find what it may
+# have left behind.
 choose_port() {
   local name=$1 auto=$2 count=${PORT_COUNT[$1]} variable=RESTANTE_${1^^}_PORT
   if [ "$auto" = 1 ]; then

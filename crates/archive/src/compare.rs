@@ -172,7 +172,7 @@ fn remember(differing: &mut Vec<(i64, i64)>, number: i64) {
 
 /// The time from the beginning of one range to the end of another, within the bounds of the whole.
 fn time_range((first, last): (i64, i64), whole: TimeRange) -> TimeRange {
-    // The first range that there can be begins before the first timestamp, and the last one ends behind the last: they
+    // The first possible range begins before the first timestamp, and the last possible one ends after the last timestamp: they
     // have no bound on that side.
     let start = first.checked_mul(RANGE_NANOS).map(Timestamp);
     let end = last.checked_add(1).and_then(|next| next.checked_mul(RANGE_NANOS)).map(Timestamp);

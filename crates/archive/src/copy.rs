@@ -1,4 +1,4 @@
-//! Copies the messages of one archive to another, whatever their engines.
+//! Copies the messages of one archive to another, with any engines.
 
 use std::{collections::HashMap, sync::Arc};
 

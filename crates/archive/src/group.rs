@@ -1,4 +1,4 @@
-//! Group commit: a bounded queue of appends, from which a writer takes whatever waits, so that load makes batches by itself.
+//! Group commit: a bounded queue of appends, from which a writer takes everything that waits, so that batches grow with the load.
 
 use tokio::sync::mpsc;
 
@@ -10,7 +10,7 @@ use crate::{
 
 /// Appends that wait at most, beside the bound of their bytes.
 const APPENDS_WAITING_MAX: usize = 4_096;
-/// What stands in the queue.
+/// An entry of the queue.
 enum Item {
     Append(Append),
     Close,
@@ -68,7 +68,7 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Waits for an append and takes those behind it too, up to the limit; `None` when the queue was closed.
+    /// Waits for an append and takes those queued after it too, up to the limit; `None` when the queue was closed.
     #[cfg(any(feature = "postgres", feature = "cassandra"))]
     pub(crate) async fn group(&mut self, limit: GroupLimit) -> Option<Vec<Append>> {
         let item = match self.at_hand() {

@@ -17,7 +17,7 @@ pub struct Health {
     pub following: Option<Following>,
 }
 
-/// How the second archive of a tandem follows the first. Whatever it is, the first does its work.
+/// How the second archive of a tandem follows the first. The first does not depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Following {
     /// The second's engine.

@@ -94,15 +94,15 @@ pub const APPEND_MESSAGES_MAX: usize = 10_000;
 
 /// Keeps messages and answers queries about them.
 ///
-/// **Order.** All messages stand in one total order, (timestamp, message hash) ascending, the same on every engine. That
+/// **Order.** All messages are in one total order, (timestamp, message hash) ascending, the same on every engine. That
 /// pair is a message's identity: a hash is expected to cover its timestamp, as the Waku message hash does.
 #[async_trait]
 pub trait Archive: Send + Sync + 'static {
     /// Stores messages and returns when they are durable.
     ///
     /// - *Durable*: what was answered with success survives the process and a power cut.
-    /// - *Idempotent*: a message that is already there, or stands twice in the batch, is answered
-    ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers stand in the order of
+    /// - *Idempotent*: a message that is already there, or occurs twice in the batch, is answered
+    ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers are in the order of
     ///   the messages. In Cassandra, two servers that are given the same new message within milliseconds may both answer
     ///   [`Appended::Stored`]; it is stored once, and all readers see the same body. In PostgreSQL, when the connection is lost
     ///   before the answer of a commit, messages that were there already may be answered [`Appended::Stored`], too.
@@ -121,7 +121,7 @@ pub trait Archive: Send + Sync + 'static {
     ///
     /// - A message matches when its channel is the query's (if any), its topic is among the query's, its hash is among the
     ///   query's hashes (if any) and `start <= timestamp < end`.
-    /// - *Forward* pages begin behind the cursor or at the oldest match; *backward* pages end before the cursor or at the
+    /// - *Forward* pages begin after the cursor or at the oldest match; *backward* pages end before the cursor or at the
     ///   newest match. The rows of a page are in ascending order in both directions.
     /// - A page has at most `limit` rows, and fewer when the matches end or the page reaches [`PAGE_BYTES_MAX`]; at least
     ///   one row if there is a match. [`Page::next`] is set when, and only when, more matches remain in the query's

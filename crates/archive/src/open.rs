@@ -189,7 +189,7 @@ pub struct SpoolConfig {
     /// Its folder.
     #[serde(rename = "dir")]
     pub folder: PathBuf,
-    /// Bytes on disk at most; appends beyond are answered `Full`. What the disk has reserved behind an open log, at most
+    /// The most bytes on disk; appends beyond that are answered `Full`. The space that is reserved after an open log, at most
     /// 4 MiB, is not counted.
     pub bytes_max: u64,
     /// An engine that does not answer an append for so long counts as away.

@@ -125,7 +125,7 @@ impl KeyRange {
         key < self.from || (self.from_excluded && key == self.from)
     }
 
-    /// Whether `key` lies behind the range.
+    /// Whether `key` lies after the range.
     pub(crate) fn is_behind(&self, key: Key) -> bool {
         self.until.is_some_and(|until| key >= until)
     }

@@ -26,7 +26,7 @@ pub struct Stats {
     pub parts: Vec<PartStats>,
 }
 
-/// One part of an archive: a segment, a partition, messages that came one behind the other, a day.
+/// One part of an archive: a segment, a partition, messages that came one after the other, a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartStats {
     /// Its name, as a file or table.

@@ -254,7 +254,7 @@ impl Upkeep for Tandem {
         first
     }
 
-    /// The first ends before the spool, so that whatever it still takes is spooled too.
+    /// The first is closed before the spool, so that everything it still accepts is spooled too.
     async fn close(&self) -> Result<(), Error> {
         let first = self.first.upkeep.close().await;
         self.follower.is_closed.store(true, Ordering::Release);

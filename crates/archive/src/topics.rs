@@ -82,7 +82,7 @@ impl Dictionary {
         id
     }
 
-    /// Takes up a topic whose number is free.
+    /// Adds a topic under a number that is free.
     fn put(&mut self, id: TopicId, channel: &str, topic: &str, messages: u64) {
         let channel: Arc<str> = match self.channels.get_key_value(channel) {
             Some((known, _)) => known.clone(),

@@ -29,7 +29,7 @@ impl Walk {
         Ok(Some(page))
     }
 
-    /// Where the walk has come to: behind the last page that was given.
+    /// Where the walk continues: after the last page that was returned.
     pub fn cursor(&self) -> Option<Cursor> {
         self.query.cursor
     }

@@ -129,7 +129,7 @@ async fn a_move_through_all_engines_is_complete(between: Arc<TestArchive>) {
     assert_equal(&*first.open_read_only().await.archive, &*last.open_read_only().await.archive).await;
 }
 
-/// An append that was cut short may have left a row of which no node has the value: it is stored like one that isn't there.
+/// An interrupted append may have left a row whose value no node has: the message is stored as if the row weren't there.
 async fn a_row_without_a_value_is_no_message(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages = every_second(3);
@@ -155,7 +155,7 @@ fn window_part(window: u64) -> String {
     format!("0x00{:016x}", window ^ (1 << 63))
 }
 
-/// A lookup reads the rows from the first to the last message, and behind a bounded number of others each by its key.
+/// A lookup reads the rows from the first to the last message, and after a bounded number of others each by its key.
 async fn duplicates_are_known_among_many_others(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages: Vec<Message> = (0..800).map(|n| message(n * 1_000_000, 1, "a")).collect();

@@ -309,7 +309,7 @@ async fn a_damaged_header_hides_no_record() {
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 21);
 }
 
-/// A body may hold anything, also what looks like records. Found behind a torn record, those must not come to life.
+/// A body may hold anything, including what looks like records. Found in a torn record, those must not be recovered.
 #[tokio::test]
 async fn records_in_a_body_are_no_records() {
     let archive = Archive::new();

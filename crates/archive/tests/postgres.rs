@@ -219,7 +219,7 @@ async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<TestA
     let client = client(&place).await;
     let before = texts(&client, LEAVES).await.len();
     client.batch_execute("BEGIN; SELECT count(*) FROM messages").await.unwrap();
-    // Twelve megabytes, of which two days are to go; the reader has the locks.
+    // There are twelve megabytes, and two days have to go; the reader has the locks.
     let policy = "size:5MB".parse().unwrap();
     let pruning = opened.upkeep.prune(&policy, Timestamp(3 * DAY));
     let appending = async {

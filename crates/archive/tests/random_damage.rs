@@ -30,7 +30,7 @@ use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp, nonzero};
 
 const WINDOWS: i64 = 10;
 const LOG_HEADER_BYTES: usize = 64;
-/// Bytes of a record before a message's timestamp, and before what comes behind its checksum.
+/// Bytes of a record's length and checksum, before what the length counts.
 const FRAME_BYTES: usize = 8;
 
 /// What happens to a file.

@@ -94,7 +94,7 @@ async fn append_all(archive: Arc<dyn Archive>, messages: Vec<Message>, batch_mes
     stored
 }
 
-/// Whether a server shows exactly these messages, each once, whatever it is asked by.
+/// Whether a server shows exactly these messages, each once, with every kind of filter.
 async fn shows(server: &Opened, messages: &[Message]) {
     let archive = &*server.archive;
     for direction in [Direction::Forward, Direction::Backward] {

@@ -22,7 +22,7 @@ use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use switch::{Mode, Switch, wait_until};
 use tempfile::TempDir;
 
-/// Large enough for everything but what is meant to fill it.
+/// Large enough for every test but those that fill it.
 const ROOM: u64 = 64 << 20;
 
 fn config(folder: &Path, bytes_max: u64) -> Config {

@@ -87,7 +87,7 @@ pub(super) fn is_lock(path: &str) -> bool {
 pub(super) struct Tree {
     /// Each file below it, by its path with slashes, and its length.
     pub(super) files: Vec<(String, u64)>,
-    /// Each folder below it, the inner ones behind the outer ones.
+    /// Each folder below it, the inner ones after the outer ones.
     pub(super) folders: Vec<PathBuf>,
 }
 
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// Walks through a folder. Whatever is neither a file nor a folder is refused.
+/// Walks through a folder. Anything that is neither a file nor a folder is refused.
 pub(super) fn walk(folder: &Path) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     let mut waiting = vec![(folder.to_owned(), String::new())];

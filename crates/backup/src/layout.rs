@@ -153,14 +153,14 @@ pub struct Store {
     pub(super) url: String,
     /// Where its files are on this machine; none of an engine elsewhere.
     locations: Vec<(Part, Location)>,
-    /// What copies it; `None` for one of which nothing is at its place.
+    /// What copies it; `None` when there is nothing at its place.
     source: Option<Box<dyn Source>>,
     /// Why it can't be copied.
     problem: Option<Error>,
 }
 
 impl Store {
-    /// The same store, of which a backup fails with this error, if it is one.
+    /// The same store, whose backup fails with this error, if there is one.
     #[must_use]
     pub fn failing(self, problem: Option<Error>) -> Self {
         Self { problem, ..self }

@@ -49,7 +49,7 @@ impl Role {
     }
 }
 
-/// What every manifest has, whatever its format.
+/// What every manifest has, in any format.
 #[derive(Deserialize)]
 struct Head {
     format: u32,
@@ -169,7 +169,7 @@ impl Manifest {
         Ok(manifest.made_showable())
     }
 
-    /// Whatever is shown to people has no characters that a terminal would act on.
+    /// Replaces characters that a terminal would act on in everything that is shown to people.
     fn made_showable(mut self) -> Self {
         self.taken_at = shown(&self.taken_at);
         self.version = shown(&self.version);
@@ -220,7 +220,7 @@ impl Manifest {
     }
 }
 
-/// Whether a path leads to something below, whatever lies there, and can be shown.
+/// Whether a path leads to something below, regardless of what is there, and can be shown.
 fn is_below(path: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     path.len() <= TEXT_BYTES_MAX && path.split('/').all(is_name) && !path.chars().any(acts_on_terminals)

@@ -31,7 +31,7 @@ const ACCOUNT: AccountId = AccountId(1);
 const BACKUPS: u32 = 3;
 /// The one that is restored into a folder that has another one's content, which is moved aside.
 const FORCED: u32 = 1;
-/// The one of which archive and blobs are restored to places outside of the data folder.
+/// The one whose archive and blobs are restored to places outside of the data folder.
 const OUTSIDE: u32 = 2;
 /// What is kept before each backup, and not meanwhile.
 const AT_REST: u32 = 12;

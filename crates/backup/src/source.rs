@@ -34,7 +34,7 @@ impl Sources {
         Self { metrics, ..self }
     }
 
-    /// Fails when another data folder is meant than the one that is copied here.
+    /// Fails when `data` is another data folder than the one that is copied here.
     pub(super) fn check_meant(&self, data: Option<&Path>) -> Result<(), Error> {
         match data {
             Some(data) if data != self.data => Err(Error::conflict(format!(
@@ -47,7 +47,7 @@ impl Sources {
     }
 }
 
-/// The one name that a folder has, whatever leads to it.
+/// The canonical path of a folder, with links resolved where that is possible.
 pub fn real_path(folder: &Path) -> PathBuf {
     folder.canonicalize().or_else(|_| std::path::absolute(folder)).unwrap_or_else(|_| folder.to_owned())
 }

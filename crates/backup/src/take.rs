@@ -321,9 +321,9 @@ fn sum(bytes: &[u64]) -> u64 {
     bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// What must stay free behind copies that take so many bytes, on a disk of that size if the server writes to it, too. As much
-/// again as they take is enough: so a small store on a small disk can be backed up, and one of which most is linked on a disk
-/// that is nearly full.
+/// How many bytes must stay free after copies that take `copy_bytes`, on a disk of `shared_disk_bytes` if the server writes to it,
+/// too. As much again as the copies take is enough: so a small store on a small disk can be backed up, and so can a store that is
+/// mostly linked, on a disk that is nearly full.
 fn reserve(shared_disk_bytes: Option<u64>, copy_bytes: u64) -> u64 {
     let wanted = shared_disk_bytes.map_or(0, |bytes| RESERVE_BYTES.max(bytes / RESERVE_SHARE));
     wanted.min(copy_bytes).max(SPARE_BYTES)

@@ -18,9 +18,9 @@ use super::{
 
 /// The folder in a data folder, or in a place that is a disk of its own, in which a restore copies until it is done.
 pub(super) const STAGE: &str = "restore.partial";
-/// What the name of a place outside the data folder has behind it until its restore is done.
+/// The suffix that the name of a place outside the data folder has until its restore is done.
 const STAGE_SUFFIX: &str = ".partial";
-/// What the name of whatever was there before begins with, or has behind it.
+/// The prefix of the name of what was there before, or what follows the place's name in it.
 pub(super) const ASIDE: &str = "before-restore-";
 /// What a disk has in its uppermost folder.
 pub const OF_DISK: &str = "lost+found";

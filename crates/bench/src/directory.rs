@@ -34,7 +34,7 @@ const ADDERS: u64 = 64;
 /// Look-ups and remembered log-ins that are measured.
 const SAMPLES: u64 = 20_000;
 const SAMPLES_QUICK: u64 = 100;
-/// Accounts that have a password, of which one log-in each is checked.
+/// Accounts that have a password; one log-in of each is checked.
 const PASSWORDS: u64 = 200;
 const PASSWORDS_QUICK: u64 = 4;
 

@@ -56,7 +56,7 @@ pub trait Blobs: Send + Sync + 'static {
 
     /// [`Blobs::put`] with `done` in place of an answer: it is called when the blob is durable, or could not be stored. The engine
     /// `files` returns when it has all bytes, and calls `done` on its own thread, so that what follows starts without waking another
-    /// one; `done` must not keep it waiting. Other engines return behind the call.
+    /// one; `done` must not keep it waiting. Other engines return after the call.
     ///
     /// # Errors
     /// Those of [`Blobs::put`]; `done` is dropped then.

@@ -30,7 +30,7 @@ pub enum Action {
 pub struct ChecksConfig {
     /// Whether mail that comes by SMTP is checked at all.
     pub enabled: bool,
-    /// Networks whose mail is not checked, as `192.0.2.0/24`: servers of one's own, and relays in front that have checked it.
+    /// Networks whose mail is not checked, as `192.0.2.0/24`: your own servers, and relays in front that have checked it.
     pub exempt: Vec<String>,
     /// How long all checks of a message may take; what is not known then is not held against it.
     pub timeout_ms: NonZeroU64,

@@ -25,7 +25,7 @@ pub struct Envelope<'e> {
     pub peer: &'e Peer,
     /// What is known of that client.
     pub facts: &'e ClientFacts,
-    /// The id that stands in the `Received` field and in the journal.
+    /// The id that is in the `Received` field and in the journal.
     pub id: &'e str,
     /// The envelope sender, empty for `<>`.
     pub sender: &'e str,

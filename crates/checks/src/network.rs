@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// The first bits of an address, the others 0. IPv4 stands in the upper 32 bits.
+/// The first bits of an address, the others 0. IPv4 uses the upper 32 bits.
 fn first_bits(address: IpAddr, bits: u32) -> u128 {
     let all = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,

@@ -112,7 +112,7 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{ffff}')
 }
 
-/// The content of a quoted string, from behind its first quote.
+/// The content of a quoted string; `rest` is what follows its first quote.
 fn unquote(rest: &str) -> Option<String> {
     let mut content = String::with_capacity(rest.len());
     let mut chars = rest.strip_suffix('"')?.chars();

@@ -33,7 +33,7 @@ pub enum AccountChange {
     Any,
 }
 
-/// Announces accounts that change, on whatever server that was done.
+/// Announces accounts that change, on any server.
 pub struct AccountChanges(broadcast::Receiver<AccountChange>);
 
 impl AccountChanges {

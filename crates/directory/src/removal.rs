@@ -16,7 +16,7 @@ use crate::{
     store::{Entry, Plan, Step},
 };
 
-/// An account that was removed, and of which other stores may still have something.
+/// An account that was removed; other stores may still have data of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedAccount {
     /// Its number, which no other account gets.
@@ -112,7 +112,7 @@ impl Directory {
         Ok(Page { items, next })
     }
 
-    /// Forgets a removed account, of which no store has anything any more. Repeating does no harm.
+    /// Forgets a removed account; no store may have data of it any more. Repeating does no harm.
     ///
     /// # Errors
     /// Those of a commit.

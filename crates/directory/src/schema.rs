@@ -60,7 +60,7 @@ pub fn kinds() -> Vec<KindSchema> {
         "hash",
         &[DOMAIN_HASH],
     ));
-    // An account or an alias: whatever an address stands for.
+    // An account or an alias: what an address stands for.
     let address = KindSchema::new(ADDRESS, "address")
         .property(ADDRESS_DOMAIN, "domain")
         .property(ADDRESS_LOCAL, "local")

@@ -3,8 +3,8 @@
 use crate::{Access, Directory, EmailAddress, Error, Login, Resolution, Target};
 
 impl Directory {
-    /// Whether mail of a log-in may have an address as its sender: mail for it comes to the account, by whatever alias or detail, or to accounts
-    /// that the log-in may change, and to nobody else.
+    /// Whether mail of a log-in may have an address as its sender: mail for it comes to the account, by any alias or detail, or to
+    /// accounts that the log-in may change, and to nobody else.
     ///
     /// # Errors
     /// Those of the records. Aliases that can't be followed belong to nobody.

@@ -1099,7 +1099,7 @@ async fn a_removed_account_is_noted_until_it_is_forgotten(mut fixture: Fixture) 
     );
 }
 
-/// As a crash leaves it behind the first commit of the removal.
+/// The state that a crash after the first commit of the removal leaves.
 #[tokio::test]
 async fn what_a_removal_left_is_removed_when_the_account_is_forgotten() {
     let fixture = Fixture::memory().await;

@@ -189,7 +189,7 @@ fn cut_newest_log(folder: &Path) -> io::Result<()> {
     segments.sort();
     while let Some(path) = segments.pop() {
         let bytes = fs::read(&path)?;
-        // A segment has its full length from the start, with zeros behind what is written.
+        // A segment has its full length from the start, with zeros after what is written.
         let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
         if written > LOG_HEADER_BYTES_MAX {
             let kept = written / 2;

@@ -67,9 +67,9 @@ pub enum Direction {
 /// One of the two that a connection joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who has connected to the proxy.
+    /// The one that has connected to the proxy.
     Client,
-    /// Who is behind it.
+    /// The one behind the proxy.
     Server,
 }
 

@@ -60,7 +60,7 @@ const WRITE_BUFFER_BYTES: usize = 32 << 10;
 /// rest of the buffer with each write.
 const FRAGMENT_BYTES: usize = 64 << 10;
 
-/// What serves a socket after its handshake. It gets the bytes that were read behind the request, and returns the stream to be closed.
+/// What serves a socket after its handshake. It gets the bytes that were read after the request, and returns the stream to be closed.
 pub(crate) type Serve = Box<dyn FnOnce(SocketStream, BytesMut) -> BoxFuture<'static, SocketStream> + Send>;
 
 /// In the extensions of each HTTP/1.1 request, and of a request of HTTP/2 for a WebSocket: where the handler leaves what serves the socket
@@ -252,7 +252,7 @@ pub struct WebSocket<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// A socket on a connection after its handshake; `read` was received behind it.
+    /// A socket on a connection after its handshake; `read` was received after it.
     pub async fn new(stream: S, read: BytesMut, limits: SocketLimits) -> Self {
         let max = Some(limits.message_bytes_max);
         let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);

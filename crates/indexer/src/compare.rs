@@ -21,7 +21,7 @@ pub struct Difference {
 /// Compares an index with the emails of an account. `emails` are all that exist, with the revisions that created them; those that
 /// come or go meanwhile are no differences.
 ///
-/// An index may be behind the records: an email that was created after its revision is not missing, and one that was destroyed
+/// An index may lag behind the records: an email that was created after its revision is not missing, and one that was destroyed
 /// after it is no surplus.
 ///
 /// # Errors

@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Why it isn't to be had here.
+    /// Why it isn't available here.
     fn missing(self) -> Option<String> {
         let is_missing = self == Self::Opensearch && opensearch_url().is_none();
         is_missing.then(|| format!("{OPENSEARCH_URL} is not set"))
@@ -359,7 +359,7 @@ async fn an_index_is_compared_with_the_emails(mut world: World) {
     world.check(&search).await;
     running.stop().await;
     assert_eq!(world.compare(&search).await, Difference::default());
-    // The index is behind: what came and went since is no difference.
+    // The index lags behind: what came and went since is no difference.
     world.destroy("word2").await;
     world.deliver(A).await;
     assert_eq!(world.compare(&search).await, Difference::default());
@@ -568,7 +568,7 @@ async fn two_indexes_of_the_same_records_do_not_share_a_position(mut world: Worl
     let of_other: Vec<&String> = all.difference(&of_one).collect();
     assert_eq!((of_one.len(), of_other.len()), (1, 1));
 
-    // The other index is behind, as while it is built.
+    // The other index lags behind, as while it is built.
     world.save_position(of_other[0], Position::from_bytes([0, 0, 0, 0, 0, 0, 0, 1])).await;
     let indexed = world.indexed();
     world.index(&one).await;

@@ -32,7 +32,7 @@ type Rows = Database<Bytes, Bytes>;
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
 
-/// Bytes that are allocated behind the pages in use.
+/// Bytes that are allocated after the pages in use.
 const SPARE_BYTES: u64 = 1 << 20;
 
 /// With fewer free bytes a disk counts as full.
@@ -60,7 +60,7 @@ pub(crate) struct Environment {
     tables: Vec<(Table, Rows)>,
     store: Rows,
     path: PathBuf,
-    /// LMDB's file, to allocate space behind it.
+    /// LMDB's file, to allocate space after the pages in use.
     file: File,
 }
 
@@ -92,7 +92,7 @@ impl Environment {
         }
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|error| Error::io("open", path.display(), error))?;
-        pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
+        pages::check_length(&file)?; // LMDB would read past the end of a truncated file
         let file_bytes = file.metadata().map_or(0, |file| file.len());
         allocate_lock_file(folder)?;
         let env = reserve(folder, tables, map_bytes, file_bytes.saturating_mul(2))?;
@@ -169,7 +169,7 @@ impl Environment {
         Ok(id)
     }
 
-    /// Allocates [`SPARE_BYTES`] behind the pages in use, so that small transactions work on a full disk. The file does not
+    /// Allocates [`SPARE_BYTES`] after the pages in use, so that small transactions work on a full disk. The file does not
     /// become longer.
     ///
     /// # Errors

@@ -160,7 +160,7 @@ mod tests {
     type Owned = (u8, Vec<u8>, Option<Vec<u8>>);
 
     fn frame(head: Head, rows: &[Owned]) -> Vec<u8> {
-        let mut out = vec![7; 8]; // a frame may stand behind others
+        let mut out = vec![7; 8]; // a frame may follow others
         let start = begin(&mut out);
         for (table, key, value) in rows {
             put_row(&mut out, *table, key, value.as_deref());

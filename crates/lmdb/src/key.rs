@@ -1,4 +1,4 @@
-//! Keys whose bytes stand in the order of what they say.
+//! Keys whose bytes sort as the values that they encode.
 //!
 //! LMDB compares keys bytewise; its flag for integer keys (`MDB_INTEGERKEY`) is never set here, since it silently loses
 //! entries whose keys are neither 4 nor 8 bytes long. A number is packed instead: its length in bytes, then the bytes

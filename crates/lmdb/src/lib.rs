@@ -61,7 +61,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table. Its number stands in the commit log, its name in LMDB: neither may change or be used twice in a store.
+    /// A table. Its number is written to the commit log, its name to LMDB: neither may change or be used twice in a store.
     pub const fn new(number: u8, name: &'static str) -> Self {
         Self { number, name, has_redo_rows: false }
     }

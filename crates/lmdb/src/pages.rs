@@ -1,6 +1,6 @@
 //! The pages of an LMDB file, checked without mapping it.
 //!
-//! LMDB follows the page numbers and offsets that it finds. In a file that was cut or written over it reads behind the end of
+//! LMDB follows the page numbers and offsets that it finds. In a file that was truncated or overwritten it reads past the end of
 //! its map, which ends the process by SIGBUS, or fails an assertion, which ends it by SIGABRT. So a file that comes from
 //! elsewhere is read here first, by ordinary reads: the tree of every table, and the list of free pages. The layout is that of
 //! `mdb.c`, data version 1.
@@ -176,7 +176,7 @@ struct Walk<'f> {
     last_page: u64,
     /// A bit for each page of the file that is used, or free.
     met: Vec<u64>,
-    /// Free pages behind the end of the file.
+    /// Free pages past the end of the file.
     met_behind: HashSet<u64>,
 }
 

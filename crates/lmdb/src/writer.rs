@@ -248,7 +248,7 @@ impl Writer {
         if len < LARGE_BYTES {
             return log.reserve(start + len).inspect_err(|_| self.pending.frames.truncate(start));
         }
-        // A large frame is written at once, behind all before it: should the disk be full, it alone fails.
+        // A large frame is written at once, after all before it: if the disk is full, it alone fails.
         self.syncer.wait(&mut self.spare);
         if let Err(error) = self.shared.health() {
             self.pending.frames.truncate(start); // it would say that the group before it is durable

@@ -12,7 +12,7 @@ pub(crate) fn is_blank(line: &[u8]) -> bool {
     matches!(line, b"\n" | b"\r\n")
 }
 
-/// The value of the first line if it is this field, and what is behind the line.
+/// The value of the first line if it is this field, and what follows the line.
 pub(crate) fn first_field<'t>(text: &'t [u8], name: &str) -> Option<(&'t [u8], &'t [u8])> {
     let (line, rest) = text.split_at_checked(line_bytes(text))?;
     let (found, value) = line.split_at_checked(name.len())?;

@@ -15,7 +15,7 @@ pub enum Canonical {
 }
 
 impl Canonical {
-    /// Appends a header field. `name` has what stands before the colon, `value` what stands behind it without the last line
+    /// Appends a header field. `name` has what precedes the colon, `value` what follows it without the last line
     /// break; no line break follows.
     pub fn append_field(self, name: &[u8], value: &[u8], to: &mut Vec<u8>) {
         if self == Self::Simple {

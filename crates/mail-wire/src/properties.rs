@@ -274,7 +274,7 @@ impl Source<'_> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    /// Some text, of which now and then much is made.
+    /// Some text, now and then repeated to make it long.
     fn text(&mut self) -> String {
         let length = usize::from(self.byte());
         let (text, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, b""));

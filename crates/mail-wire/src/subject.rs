@@ -45,7 +45,7 @@ fn without_trailers(mut subject: &str) -> &str {
 fn without_leaders_and_blobs(mut subject: &str) -> &str {
     loop {
         subject = subject.trim_start_matches(' ');
-        // All blobs at once: looking for a leader behind each one of them would take quadratic time.
+        // All blobs at once: looking for a leader after each one of them would take quadratic time.
         let mut blobs_end = subject;
         while let Some(after) = after_blob(blobs_end) {
             blobs_end = after;
@@ -69,7 +69,7 @@ fn forwarded(subject: &str) -> Option<&str> {
     strip_prefix_ignore_case(subject, "[fwd:")?.strip_suffix(']')
 }
 
-/// What follows `[...]`, in which there are no brackets, and the white space behind it.
+/// What follows `[...]`, which has no brackets inside, and the white space after it.
 fn after_blob(subject: &str) -> Option<&str> {
     let inner = subject.strip_prefix('[')?;
     let end = inner.find(['[', ']'])?;

@@ -70,7 +70,7 @@ struct Eviction {
 }
 
 impl Budget {
-    /// A budget of which all is free.
+    /// A budget that is entirely free.
     pub fn new(mut limits: Limits, metrics: MuxerMetrics) -> Arc<Self> {
         let floors = FLOOR_BYTES.saturating_mul(limits.connections_max);
         let free_bytes = limits.bytes_max.saturating_sub(floors);

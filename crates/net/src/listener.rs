@@ -232,7 +232,7 @@ impl Settings {
     }
 }
 
-/// A connection of which nothing was read.
+/// A connection from which nothing was read yet.
 struct Accepted {
     socket: Socket,
     peer: SocketAddr,

@@ -41,7 +41,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// A proxy before the engine, and the configuration of a server behind it.
+/// A proxy in front of the engine, and the configuration of a server behind it.
 async fn behind_proxy(subject: &TestQueue) -> (Proxy, Config) {
     let proxy = Proxy::new(host(subject)).await.unwrap();
     let config = config_at(subject, proxy.address());

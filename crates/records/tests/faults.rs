@@ -215,7 +215,7 @@ async fn a_commit_whose_answer_does_not_come_is_settled(place: Arc<TestStore>) {
     let before = proxy.passed(Direction::ToClient);
     commit_in_the_end(&opened, &history, A).await;
     let bytes = proxy.passed(Direction::ToClient) - before;
-    // The end of the answers is held back, and with it that to the commit. Behind it is the notification of the commit.
+    // The end of the answers is held back, and with it the answer to the commit. The notification of the commit follows it.
     proxy.silence_after(Direction::ToClient, bytes - 150);
     let commit = tokio::spawn({
         let (records, history) = (opened.records.clone(), history.clone());

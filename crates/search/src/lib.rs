@@ -60,7 +60,7 @@ pub trait Search: Send + Sync + 'static {
     ///
     /// - The hits are those documents of this account alone for which [`matches()`] is true, of one commit of the index, in the order
     ///   of [`Query::order`].
-    /// - They stand behind [`Query::after`], [`Query::limit`] at most; [`Page::has_more`] is true when, and only when, there are more.
+    /// - They follow [`Query::after`], [`Query::limit`] at most; [`Page::has_more`] is true when, and only when, there are more.
     /// - *Complete up to a revision*: every email that was created at or before [`Page::revision`], matches, and is not removed is
     ///   found. What was created later may be found. What was destroyed after it may still be found: leave out what the records don't have.
     /// - *Pages*: walking by the last hit gives each matching document that is there all the time once. All pages together
@@ -81,7 +81,7 @@ pub struct Query {
     pub filter: Filter,
     /// In which order they come.
     pub order: Order,
-    /// Only emails that stand behind this one, which need not be there.
+    /// Only emails that follow this one, which need not be there.
     pub after: Option<Hit>,
     /// The most hits, from 1 to [`QUERY_HITS_MAX`].
     pub limit: usize,

@@ -40,7 +40,7 @@ use hub::Event;
 pub trait Sessions: Send + Sync + 'static {
     /// Opens a session on this node.
     ///
-    /// - *Replacement*: a session of the same user with the same resource ends, on whatever node it is, and its owner is
+    /// - *Replacement*: a session of the same user with the same resource ends, on any node, and its owner is
     ///   notified with [`Ended::Replaced`]. Every lookup finds exactly one of the two. The new session has only its own info,
     ///   nothing of the old one's.
     /// - *Limit*: a user has at most `sessions_per_user_max` sessions. Beyond it the oldest one ends, and its owner is notified
@@ -54,7 +54,7 @@ pub trait Sessions: Send + Sync + 'static {
     /// - Never `Unavailable`: while other nodes are unreachable the session is opened here, and they learn of it later.
     fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>>;
 
-    /// Ends a session, on whatever node it is. Returns whether it existed.
+    /// Ends a session, on any node. Returns whether it existed.
     ///
     /// - By id, never by address: a delayed close of an old session can't end the session that replaced it.
     /// - The session's owner is notified once, with the reason, unless it is [`Ended::Left`], which only owners report.

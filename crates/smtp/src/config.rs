@@ -20,7 +20,7 @@ pub struct SmtpConfig {
     /// Where mail of other servers is received: one address or a list, as `0.0.0.0:25`; empty for not at all.
     #[serde(deserialize_with = "one_or_many")]
     pub listen: Vec<SocketAddr>,
-    /// The name of this server, which the DNS knows: it stands in the greeting and in `Received` fields.
+    /// The name of this server, which the DNS knows: it is in the greeting and in `Received` fields.
     pub hostname: String,
     /// The address to which mail for `postmaster` without a domain goes, and at domains that have no such address; empty for `postmaster` at the
     /// host name or its parent domain.

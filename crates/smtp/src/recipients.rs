@@ -20,7 +20,7 @@ pub trait Recipients: Send + Sync + 'static {
     /// Where mail for an address goes.
     ///
     /// # Errors
-    /// `Conflict` when the aliases behind the address can't be followed; any other kind when it can't be known now.
+    /// `Conflict` when the aliases of the address can't be followed; any other kind when it can't be known now.
     async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error>;
 }
 
@@ -31,7 +31,7 @@ impl Recipients for Directory {
     }
 }
 
-/// Recipients of which every domain has a postmaster (RFC 5321 §4.5.1): where a domain has no such address of its own, that of this server.
+/// Recipients with a postmaster at every domain (RFC 5321 §4.5.1): where a domain has no such address of its own, that of this server.
 pub struct WithPostmasters {
     recipients: Arc<dyn Recipients>,
     /// The addresses that this server's own may have, the first one first.

@@ -16,7 +16,7 @@ use crate::{
     question::{Access, Question},
 };
 
-/// Rounds, each of which asks every store once; figures are medians over them.
+/// Rounds; each queries every store once; figures are medians over them.
 const ROUNDS: usize = 7;
 /// With slow rivals fewer rounds suffice, once a question has taken this long in all.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -16,7 +16,7 @@ const MESSAGES = 1000;
 const PAGE = 100;
 /** What js-waku gets when it names no limit. */
 const PAGE_DEFAULT = 20;
-/** js-waku cuts longer ranges into pieces of this length, of which one ends where the next begins. */
+/** js-waku cuts longer ranges into pieces of this length; one ends where the next begins. */
 const PIECE_MS = 24 * 3600 * 1000;
 /** js-waku reckons the nanoseconds of a time range in floating point: they are right in every fourth millisecond alone. */
 const EXACT_MS = 4;

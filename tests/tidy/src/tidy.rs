@@ -99,7 +99,7 @@ fn no_product_source_includes_a_file_of_tests() {
 #[test]
 fn no_text_names_a_machines_folders() {
     let words = ["work", "root", "home", "Users"].map(|folder| format!("/{folder}/"));
-    // A content or pubsub topic may look like a path; a folder is named behind a space, a quote or a bracket.
+    // A content or pubsub topic may look like a path; a folder's name follows a space, a quote or a bracket.
     let named: Vec<String> =
         words.iter().flat_map(|word| [' ', '"', '\'', '`', '(', '='].map(|c| format!("{c}{word}"))).collect();
     assert_eq!(lines_with(texts().into_iter(), &named), Vec::<String>::new());

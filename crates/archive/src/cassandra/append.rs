@@ -288,7 +288,7 @@ async fn look_up(shared: &Shared, entries: &[Entry<'_>]) -> Result<HashSet<Key, 
 /// The rows of some messages of a window, which are in order, and of some others between them.
 ///
 /// New messages are mostly the newest ones, so a slice from the first to the last of them has few rows or none, and costs a node much
-/// less than a search for each. The keys behind a slice that was cut are searched for.
+/// less than a search for each. If the slice was cut, the messages after its end are looked up by key.
 ///
 /// Values are read although they aren't used. An interrupted append may have reached one node only; reading the
 /// value writes it to a quorum before the read returns (read repair writes the columns that are read, and no others), so that

@@ -1,4 +1,4 @@
-//! The catalogue, of which each server has a copy in memory: epochs, the windows that have messages, and the topics of each epoch.
+//! The catalogue: epochs, the windows that have messages, and the topics of each epoch. Each server has a copy of it in memory.
 //!
 //! Before a server stores the first message of a window or a topic, it writes the new entry into the table `catalog`, under the next of its
 //! own numbers, and then this number into the table `state` (its *head*). A query reads `state` in parallel with its slices. If a
@@ -303,7 +303,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The windows that are registered in an epoch, whatever its stage.
+    /// The windows that are registered in an epoch, in any stage.
     pub(super) async fn windows_of(&self, epoch: EpochId) -> Result<BTreeSet<i64>, Error> {
         let what = "read its catalogue";
         let rows: Vec<CatalogRow> = self.database.read(what, Statement::ReadCatalog, (epoch,)).await?;

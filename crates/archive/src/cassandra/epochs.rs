@@ -21,7 +21,7 @@ pub(super) struct Epoch {
     pub(super) id: EpochId,
     /// The first timestamp.
     pub(super) first_ns: i64,
-    /// The first timestamp behind it; `i64::MAX` belongs to it.
+    /// The first timestamp after it; if this is `i64::MAX`, that timestamp belongs to it.
     pub(super) end_ns: i64,
     /// The length of its windows.
     pub(super) window_ns: i64,
@@ -236,7 +236,7 @@ mod tests {
             list = with(&list, timestamp);
         }
         assert_eq!(ranges(&list), [(-100, 0), (200, 300), (900, 1_000)]);
-        // As many as may be: the epoch before becomes longer, and where there is none, the one behind.
+        // There are as many as allowed: the epoch before becomes longer, or if there is none, the one after.
         list = with(&list, 410);
         assert_eq!(ranges(&list), [(-100, 0), (200, 500), (900, 1_000)]);
         list = with(&list, -350);

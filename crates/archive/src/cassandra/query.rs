@@ -145,7 +145,7 @@ impl<'a> Reading<'a> {
         self.query.direction == Direction::Backward
     }
 
-    /// Whether a page needs no more rows: the last one is behind it.
+    /// Whether a page needs no more rows: the last one that was found is beyond its end.
     fn is_full(&self, found: &[Found]) -> bool {
         let bytes = || found.iter().rev().skip(1).map(Found::body_bytes).sum::<usize>();
         found.len() >= self.rows_wanted() || (found.len() > 1 && bytes() >= PAGE_BYTES_MAX)
@@ -303,7 +303,7 @@ impl<'a> Reading<'a> {
                 .map(|topic| self.keys_of_topic(&view.epoch, topic, span, range, keys_max))
                 .collect();
             let slices: Vec<Vec<Key>> = stream::iter(slices).buffer_unordered(REQUESTS).try_collect().await?;
-            // Behind the end of a slice that was cut, other keys of its topic may stand.
+            // After the end of a slice that was cut, there may be more keys of its topic.
             let ends =
                 slices.iter().filter(|keys| keys.len() >= keys_max).filter_map(|keys| keys.last().copied());
             let edge = if self.is_backward() { ends.max() } else { ends.min() };

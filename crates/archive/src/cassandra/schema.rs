@@ -229,7 +229,7 @@ pub(super) fn chunk_part(body: &BodyHash) -> Vec<u8> {
 /// The hash that chunks have in the place of a message's.
 pub(super) const CHUNK_HASH: &[u8] = &[];
 
-/// A key behind every row of a partition: hashes have 32 bytes.
+/// A key after every row of a partition: hashes have 32 bytes.
 pub(super) fn end_of_slice() -> (i64, Vec<u8>) {
     (i64::MAX, vec![0xff; 33])
 }

@@ -34,7 +34,7 @@ pub(super) struct Active {
     /// The names of the topics as pages share them; made anew when topics were added.
     names: Mutex<Arc<[TopicName]>>,
     last_added: Mutex<Instant>,
-    /// The log's length with the space that is reserved behind its records.
+    /// The log's length with the space that is reserved after its records.
     file_len: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ struct HashedRow {
 /// What a commit adds to a segment.
 #[derive(Default)]
 pub(super) struct Addition {
-    /// Topics in the order of their numbers in the segment, behind those that it has.
+    /// New topics in the order of their numbers in the segment, which follow those that it already has.
     pub(super) topics: Vec<(TopicId, TopicName)>,
     pub(super) rows: Vec<IndexRow>,
     /// The log's length afterwards.

@@ -1,6 +1,6 @@
 //! The writer: one thread that drains a queue of appends into group commits.
 //!
-//! A commit takes whatever waits, so that load makes batches by itself: place each message in its window's segment and
+//! A commit takes everything that waits, so that batches grow with the load: place each message in its window's segment and
 //! write each segment's records in one call. What follows (sync, make visible, answer: [`super::commit`]) the writer does
 //! itself when nobody waits, and leaves to a second thread when somebody does, so that one commit is written while the one
 //! before it is synced.
@@ -91,7 +91,7 @@ pub(super) struct OpenSegment {
     /// Bytes and rows that were written, visible or not.
     log_len: u64,
     rows: u64,
-    /// The file's length: space that was reserved behind what was written reads as zeros.
+    /// The file's length: space that was reserved after what was written reads as zeros.
     file_len: u64,
     /// The segment's number of each topic, by number in the archive.
     locals: HashMap<TopicId, u32, RandomState>,
@@ -358,7 +358,7 @@ impl Writer {
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
             segment.file_len = segment.log_len;
             segment.active.set_file_len(segment.log_len);
-            // Synced, so that nothing of it can come back behind what is written next.
+            // Synced, so that nothing of it can come back after what is written next.
             let cut = segment.file.set_len(segment.log_len).and_then(|()| segment.file.sync());
             if let Err(error) = cut {
                 let name = segment.active.id.log_name();
@@ -409,11 +409,11 @@ impl Writer {
     }
 }
 
-/// The next command, a moment after it came if as many as last time are likely to come.
+/// Returns the next command. Before that, waits for at most [`LINGER`] until `expected` commands are queued.
 ///
-/// A caller that was answered often has the next message at once: a lone appender as well as sixty-four. Waiting for them awake, for a
-/// moment and behind everybody else who wants the processor, spares a lone one the time that waking up takes, and makes one
-/// commit of what would become two.
+/// A caller that was just answered often sends its next message at once, be it a lone appender or one of sixty-four. Polling for a
+/// moment, while yielding the processor to other threads, saves a lone appender the time of a wake-up, and makes one commit of what
+/// would otherwise be two.
 fn next_command(commands: &mut mpsc::Receiver<Command>, expected: usize) -> Option<Command> {
     let begun = Instant::now();
     while commands.len() < expected && begun.elapsed() < LINGER && !commands.is_closed() {
@@ -529,7 +529,7 @@ impl OpenSegment {
         }
     }
 
-    /// Encodes a message behind the pending ones.
+    /// Encodes a message after the pending ones.
     fn place(&mut self, message: &Message, shared: &Shared) {
         let Pending { bytes, addition, topics } = &mut self.pending;
         let (id, name) = shared.dictionary.write().count(&message.channel, &message.topic, 1);

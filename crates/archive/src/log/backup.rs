@@ -1,8 +1,8 @@
 //! Backup: the archive as it was between two commits.
 //!
-//! The writer says how long each open log was when everything written was synced; retention waits until the copy is made. So
-//! nothing that the copy needs can change or go away meanwhile: sealed files never change, and what a log gets later lies
-//! behind the bytes that are copied.
+//! The writer reports how long each open log was when everything written was synced; retention waits until the copy is made. So
+//! nothing that the copy needs can change or go away meanwhile: sealed files never change, and later records of a log follow
+//! the bytes that are copied.
 
 use std::path::Path;
 

@@ -50,7 +50,7 @@ pub(super) struct RangeChecksums {
 }
 
 impl RangeChecksums {
-    /// Checksums of records that begin at `base` or behind it.
+    /// Checksums of records that begin at `base` or after it.
     pub(super) fn new(base: usize) -> Self {
         Self { powers: &POWERS, base, states: vec![0], read_bytes: 0 }
     }

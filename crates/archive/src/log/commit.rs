@@ -142,7 +142,7 @@ pub(super) fn sync(shared: &Shared, written: &[Written]) {
     }
 }
 
-/// Makes the rows of commits visible, all of which were synced unless a sync has failed, and answers their callers.
+/// Makes the rows of commits visible and answers their callers. All of the commits were synced, unless a sync has failed.
 pub(super) fn publish(shared: &Shared, commits: Vec<Commit>) {
     for commit in commits {
         if let Err(error) = shared.check_refusal() {

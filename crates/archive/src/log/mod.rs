@@ -212,8 +212,8 @@ impl Shared {
         refusal.map_or(Ok(()), |refusal| Err(Error::unavailable(refusal.clone())))
     }
 
-    /// Writes down what the open segments have, all of which is durable: what is missing the next time is lost. When that
-    /// fails a partly written end looks like a loss.
+    /// Records in the list what the open segments have. All of it is durable, so what is missing at the next open was lost. If
+    /// this fails, a partly written end looks like a loss.
     fn list_open_segments(&self) {
         let active = self.active();
         let entries: Vec<Entry> = active

@@ -113,7 +113,7 @@ impl Replay {
         Some((record.len(), record.entry()?))
     }
 
-    /// The next place behind `at` where a sound record begins.
+    /// The next offset after `at` where a sound record begins.
     fn next_sound_record(&mut self, log: &[u8], at: usize) -> Option<usize> {
         // The length of the damaged record is probably right: then the next one is found at once.
         let follower = Record::read(log, at).map(|record| at + record.len());
@@ -164,7 +164,7 @@ impl Replay {
     }
 }
 
-/// Whether a record's fields can be right behind so many topics; it spares most wrong places the checksum.
+/// Whether a record's fields can be right after so many topics. At most wrong offsets this saves computing the checksum.
 fn is_plausible(record: &Record<'_>, topics: usize) -> bool {
     let number = (record.topic_field() & !DEFINITION) as usize;
     number < topics + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Of several salts the right one is found wherever it stands, behind a damaged first record too.
+    /// The right one of several salts is found at any position in the list, even if the first record is damaged.
     #[test]
     fn the_salt_under_which_records_are_sound_is_found() {
         let wrong = [1 << 40, 2 << 40];

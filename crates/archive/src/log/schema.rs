@@ -64,9 +64,9 @@ pub(super) const INDEX_SUFFIX: &str = ".idx";
 pub(super) const TEMPORARY_SUFFIX: &str = ".tmp";
 /// The file that lists the segments.
 pub(super) const LIST_NAME: &str = "SEGMENTS";
-/// Bytes of the list's header and of each entry behind it.
+/// Bytes of the list's header and of each entry after it.
 pub(super) const LIST_SLOT_BYTES: usize = 64;
-/// What stands in the name of a damaged file that was set aside, between the name that it had and a number.
+/// The part of the name of a damaged file that was set aside, between its former name and a number.
 pub(super) const DAMAGED_INFIX: &str = ".damaged-";
 
 /// The sequence number in a file's name.
@@ -429,7 +429,7 @@ pub(super) struct IndexSummary {
 }
 
 impl IndexSummary {
-    /// Reads an index whose header is sound, whatever the rest is.
+    /// Reads an index whose header is sound; the rest may be damaged.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut fields = open_header(bytes, INDEX_HEADER_BYTES, INDEX_MAGIC).ok()?;
         let rows = fields.u64()?;

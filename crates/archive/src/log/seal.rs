@@ -155,7 +155,7 @@ pub(super) fn remove_unwanted_index(shared: &Shared, id: &SegmentId) {
     }
 }
 
-/// Gives back the space that was reserved behind a log.
+/// Releases the space that was reserved after the records of a log.
 fn trim(shared: &Shared, active: &Active) -> Result<(), Error> {
     let name = active.id.log_name();
     let cut = |file: Box<dyn DiskFile>| file.set_len(active.log_len()).and_then(|()| file.sync());

@@ -86,7 +86,7 @@ pub(super) type Entries = BTreeMap<u64, Entry>;
 pub(super) struct Listed {
     pub(super) entries: Entries,
     pub(super) state: ListState,
-    /// The sequence number in each slot behind the header.
+    /// The sequence number in each slot after the header.
     slots: Vec<Option<u64>>,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct SegmentList {
 struct ListFile {
     /// `None` until it is made, or made anew.
     file: Option<Box<dyn DiskFile>>,
-    /// The sequence number in each slot behind the header.
+    /// The sequence number in each slot after the header.
     slots: Vec<Option<u64>>,
     /// Slots that differ from what the file has.
     changed: BTreeSet<usize>,

@@ -123,10 +123,10 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes up which of the next messages a transaction has stored.
+    /// Records which of the next messages a transaction has stored.
     ///
-    /// When it has stored none of those that an earlier one had tried, that one was committed, so that they count as stored. When it
-    /// has stored one, that one was not.
+    /// When it has stored none of those that an earlier transaction had tried, the earlier one was committed, so that they count as
+    /// stored. When it has stored any of them, the earlier one was not committed.
     fn take(&mut self, flags: &[Flag]) {
         let tried = self.tried.saturating_sub(self.done);
         let was_committed = !flags.iter().take(tried).any(|flag| *flag == Flag::New);

@@ -40,7 +40,7 @@ const COUNTS_PER_STATEMENT: usize = 1_000;
 pub(super) struct Window {
     pub(super) generation: i64,
     pub(super) first_ns: i64,
-    /// The first nanosecond behind the window; the last window there can be has its last one here.
+    /// The first nanosecond after the window; for the last possible window, its last nanosecond.
     pub(super) end_ns: i64,
 }
 
@@ -373,19 +373,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// Forgets a window that this server has removed, as which removal of all.
+    /// Forgets a window that this server has removed; `drops` is the number of this removal.
     pub(super) fn forget(&self, window: &Window, drops: i64) {
         let mut state = self.state.write();
         state.forget(window.first_ns, window.generation);
         state.take_drops(drops);
     }
 
-    /// Takes up that topics that occur nowhere were removed, as which removal of all: here they are forgotten already.
+    /// Notes that topics that occur nowhere were removed, which are already forgotten here; `drops` is the number of this removal.
     pub(super) fn take_drops(&self, drops: i64) {
         self.state.write().take_drops(drops);
     }
 
-    /// Makes the windows of some timestamps that have none, and takes them up.
+    /// Makes windows for timestamps that have none, and loads them.
     pub(super) async fn make_windows(
         &self,
         connection: &Connection,
@@ -487,7 +487,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes up that a topic occurs in a window.
+    /// Notes that a topic occurs in a window.
     fn note(&mut self, first_ns: i64, id: TopicId, channel: &str, topic: &str, messages: u64) {
         let Some(known) = self.windows.get_mut(&first_ns) else { return };
         if known.topics.contains_key(&id) {

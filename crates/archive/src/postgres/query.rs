@@ -39,20 +39,20 @@ const WIDE_SHARE: f64 = 0.51;
 const FROM_END_SHARE: f64 = 0.6;
 /// Where fewer rows are expected, nothing can be gained or learnt.
 const FROM_END_ROWS_MIN: f64 = 1_000.0;
-/// How much sparser, or denser, than the whole window its next part is taken for: behind a gap much would be read in vain.
+/// How much sparser, or denser, than the whole window its next part is assumed to be: after a gap, much would be read in vain.
 const DENSITY_MIN: f64 = 0.25;
 const DENSITY_MAX: f64 = 64.0;
 /// The most rows that are read from an end, in pages.
 const FROM_END_PAGES: usize = 2;
-/// Rows whose size foretells how much memory the other rows of a statement need.
+/// Rows whose size is used to estimate how much memory the other rows of a statement need.
 const SAMPLE_ROWS: usize = 32;
-/// The most memory that is reserved for what is foretold.
+/// The most memory that is reserved on that estimate.
 const RESERVED_BYTES_MAX: f64 = (16 << 20) as f64;
 /// More rows are asked than are likely needed, because counts are rough.
 const LIKELY: f64 = 1.2;
 /// More topics than this are not looked for in all windows at once.
 const GATHERED_TOPICS_MAX: usize = 64;
-/// A hash that is behind all others.
+/// A hash that sorts after all others.
 const BEHIND_ALL: [u8; 33] = [0xff; 33];
 
 /// One page of the messages that match.
@@ -125,7 +125,7 @@ struct Gathered {
     rows: usize,
     body_bytes: usize,
     state: Option<StateSeen>,
-    /// Whether there is a row behind those that make the page full by their bytes, which shows that more remain.
+    /// Whether there is a row after those that make the page full by their bytes, which shows that more remain.
     is_full: bool,
     /// Whether rows are missing before the last ones that were found.
     lacks_rows: bool,

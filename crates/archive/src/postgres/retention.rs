@@ -1,7 +1,7 @@
 //! Retention: whole windows go, by detaching and dropping their tables.
 //!
-//! A window goes in one transaction: its place in the catalogue, its counts and its table, all or nothing. The locks that this
-//! takes are had at once or given up, so that nothing queues behind a reader of hours; then it is tried again.
+//! A window goes in one transaction: its entry in the catalogue, its counts and its table, all or nothing. If the locks for this
+//! are not granted within a moment, it gives up and tries again later, so that nothing queues behind a reader that runs for hours.
 
 use std::time::Duration;
 
@@ -284,7 +284,7 @@ mod tests {
             day.disk_bytes = 5_000_000;
         }
         assert_eq!(chosen(&held, "size:1MB", 0), [0, 1]);
-        // An empty window behind it, made ahead, changes nothing.
+        // An empty window after it, made ahead, changes nothing.
         if let Some(last) = held.last_mut() {
             last.messages = 0;
         }

@@ -23,7 +23,7 @@ pub(super) fn generation(spool: &Path, number: u64) -> PathBuf {
     spool.join(format!("{number:0NAME_DIGITS$}"))
 }
 
-/// Whether a generation's logs have anything behind their headers; one that can't be looked at may have.
+/// Whether a generation's logs have anything after their headers; true when that can't be determined.
 pub(super) fn has_records(spool: &Path, number: u64) -> bool {
     let Ok(entries) = std::fs::read_dir(generation(spool, number)) else { return true };
     for entry in entries {

@@ -197,7 +197,7 @@ impl Upkeep for Spooled {
         self.engine.upkeep.backup(folder).await
     }
 
-    /// The spool is closed first: it is on this machine, and what was acknowledged is in it whatever the engine says.
+    /// The spool is closed first: it is on this machine, and what was acknowledged is in it even if the engine fails.
     async fn close(&self) -> Result<(), Error> {
         self.is_closed.store(true, Ordering::Release);
         self.draining.stop();

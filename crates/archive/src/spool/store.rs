@@ -1,8 +1,8 @@
-//! What waits, on disk: a row of *generations*, each an archive of the `log` engine in a folder of its own.
+//! What waits, on disk: a sequence of *generations*, each an archive of the `log` engine in a folder of its own.
 //!
 //! One generation takes messages. It is frozen when it is large enough or when its messages are wanted, and then only read,
 //! from beginning to end, and removed as a whole. So a message that comes while others are drained is in a later generation,
-//! whatever its timestamp is, and disk space comes back generation by generation.
+//! whatever its timestamp is, and disk space is freed generation by generation.
 
 use std::{
     collections::VecDeque,
@@ -257,7 +257,7 @@ impl Store {
         Error::full(format!("the spool {folder} is full: {used} of {max} bytes are in use"))
     }
 
-    /// An error of a generation, which says where it was. Whatever else a disk says, it takes nothing now.
+    /// An error of a generation, with the spool's folder. Kinds other than `Full` and `Invalid` become `Unavailable`.
     fn in_spool(&self, error: Error) -> Error {
         let kind = match error.kind() {
             kind @ (ErrorKind::Full | ErrorKind::Invalid) => kind,
@@ -305,7 +305,7 @@ impl Store {
         }))
     }
 
-    /// Lets the generation that is on its way finish what it has taken, and puts it behind the frozen ones.
+    /// Lets the generation that is being frozen finish what it has accepted, and appends it to the frozen ones.
     async fn freeze(&self) -> Result<(), Error> {
         let freezing = self.state.lock().freezing.clone();
         let Some(old) = freezing else { return Ok(()) };

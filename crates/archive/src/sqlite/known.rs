@@ -90,7 +90,7 @@ impl Known {
         Ok(())
     }
 
-    /// The number behind all that were ever known here.
+    /// The number after all that were ever known here.
     pub(super) fn next(&self) -> RowId {
         self.next
     }

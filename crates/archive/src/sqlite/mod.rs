@@ -83,7 +83,7 @@ struct Shared {
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
     file: PathBuf,
-    /// The last to be dropped, behind all connections.
+    /// Dropped last, after all connections.
     _in_use: open::InUse,
 }
 
@@ -300,8 +300,8 @@ impl Archive for Sqlite {
 /// What a message takes in the file beside its body: its row, and its places in three indexes.
 const ROW_BYTES: u64 = 160;
 
-/// What the file holds, by generation: messages one behind the other in the order of their arrival, so that each spans a short time as
-/// a rule. Each is said to take its share of the file.
+/// What the file holds, by generation: consecutive messages in the order of their arrival, so that each usually spans a short time.
+/// Each is reported to take its share of the file.
 fn parts_of(
     generations: &[schema::Generation],
     (oldest, newest): (Timestamp, Timestamp),

@@ -141,7 +141,7 @@ fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
-/// The path with something behind its name.
+/// The path with a suffix appended to its name.
 pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(file);
     path.push(suffix);

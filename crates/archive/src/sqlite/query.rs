@@ -160,7 +160,7 @@ impl End {
         Self { timestamp: timestamp.0, hash: [0; 33], hash_len: 0 }
     }
 
-    /// Behind everything: no hash is as long as this one.
+    /// After everything: no hash is as long as this one.
     fn of_all() -> Self {
         Self { timestamp: i64::MAX, hash: [0xff; 33], hash_len: 33 }
     }
@@ -353,7 +353,7 @@ impl View<'_> {
             while let Some(this) = self.next_found(&mut rows)? {
                 if first.len() >= limit {
                     if first.peek().is_some_and(|last| this >= *last) {
-                        break; // and so are all behind it
+                        break; // and so are all after it
                     }
                     first.pop();
                 }
@@ -501,9 +501,9 @@ fn topic_of(row: &Row<'_>) -> rusqlite::Result<RowId> {
 /// How many rows of the range to walk before each wanted topic is sought.
 ///
 /// A page of L rows costs about `L R / n` rows by scan, where n of R rows are of k wanted topics, and `12 k` by merge. Where
-/// the messages of a topic lie in time is not known, so a scan that is taken for the cheaper way and finds little ends after
-/// twice the cost of the merge; and where the merge is taken for the cheaper one, an eighth of its cost goes to a glance at
-/// the range, which may be short. So whatever the range holds, a page costs at most three times the cheaper way.
+/// the messages of a topic lie in time is not known, so a scan that is estimated to be cheaper and finds little ends after
+/// twice the cost of the merge; and where the merge is estimated to be cheaper, an eighth of its cost goes to a trial scan of
+/// the range, which may be short. So for any content of the range, a page costs at most three times the cheaper way.
 fn rows_to_scan(topics: &WantedTopics, limit: usize) -> u64 {
     let limit = limit as u64;
     let merge = topics.by_size.len() as u64 * SEEK_ROWS + topics.messages.min(limit) * MERGE_ROWS;

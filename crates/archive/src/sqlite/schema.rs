@@ -21,7 +21,7 @@ const STATEMENTS_MAX: usize = 64;
 /// What is kept of the write-ahead log's file when it begins anew.
 const WAL_KEPT_BYTES: u64 = 16 << 20;
 /// How much of the file a reading connection maps, which spares copies: pages at random places took 0.11 instead of 0.2 ms.
-/// SQLite takes 2 GiB at most; what lies behind is read.
+/// SQLite maps 2 GiB at most; what lies beyond is read.
 const MAPPED_BYTES_MAX: u64 = 2 << 30;
 
 /// The tables of version 1.
@@ -73,7 +73,7 @@ SELECT m.id,
 FROM message m JOIN topic t ON t.id = m.topic;
 ";
 
-/// Statements that read messages in the archive's order. Behind ?1, ?2 and before ?3, ?4: (timestamp, hash).
+/// Statements that read messages in the archive's order, after (?1, ?2) and before (?3, ?4): (timestamp, hash).
 pub(super) const SCAN_FORWARD: &str = "SELECT timestamp, hash, topic, id FROM message INDEXED BY message_time \
     WHERE (timestamp, hash) > (?1, ?2) AND (timestamp, hash) < (?3, ?4) ORDER BY timestamp, hash";
 pub(super) const SCAN_BACKWARD: &str = "SELECT timestamp, hash, topic, id FROM message INDEXED BY message_time \

@@ -1,4 +1,4 @@
-//! The engines under test: whether each is to be had, where its archive lies during a test, and that nothing stays behind.
+//! The engines under test: whether each is available, where its archive lies during a test, and that nothing is left behind.
 
 use std::{
     env,
@@ -85,13 +85,13 @@ impl Engine {
         }
     }
 
-    /// Whether it is Cassandra, in whatever shape. Two servers that append the same new message at once may both be answered
+    /// Whether it is Cassandra, in any shape. Two servers that append the same new message at once may both be answered
     /// that it was stored, and what is stored into an epoch while it is dropped may not be counted.
     pub fn is_cassandra(self) -> bool {
         matches!(self, Self::Cassandra | Self::CassandraSmall)
     }
 
-    /// Why it isn't to be had here.
+    /// Why it isn't available here.
     fn missing(self) -> Option<String> {
         let (is_built, missing) = match self {
             Self::Memory | Self::Log | Self::LogSmall => (true, None),
@@ -133,8 +133,8 @@ pub fn conclude(conclusion: &Conclusion) -> ! {
     conclusion.exit()
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
-/// but not to be had, it fails.
+/// A test named for an engine and for what holds on it. Where the engine isn't available it is ignored; where it is required
+/// but not available, it fails.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_with(engine, None, name, test)
 }

@@ -1,4 +1,4 @@
-//! What `Upkeep::backup` promises. An engine that keeps nothing on this machine says so, whatever the promise.
+//! What `Upkeep::backup` promises. An engine that keeps nothing on this machine must answer `Invalid` in every test.
 
 use std::{
     collections::BTreeMap,

@@ -30,7 +30,7 @@ crate::promises! {
 }
 
 const SECOND: i64 = 1_000_000_000;
-/// Engines may keep a window that a policy doesn't keep whole; after this long every window is over, of whatever length.
+/// Engines may keep a window that a policy doesn't keep whole; after this long every window, of any length, has ended.
 const LONG_AFTERWARDS: Timestamp = Timestamp(100 * 86_400 * SECOND);
 
 fn every_second(seconds: i64) -> Vec<Message> {

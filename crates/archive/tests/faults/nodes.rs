@@ -95,7 +95,7 @@ async fn read(archive: Arc<dyn Archive>, history: Arc<History>, stop: Arc<Atomic
     answers
 }
 
-/// Two servers, on each of which clients append and read until it ends.
+/// Two servers with clients on each that append and read until it ends.
 struct Load {
     servers: [Opened; 2],
     history: Arc<History>,

@@ -315,7 +315,7 @@ async fn a_stopped_copy_is_waited_for() {
     }
     tokio::time::sleep(GIVEN_UP_WAIT * 5).await;
     assert!(!taking.is_finished(), "the copy is not over");
-    fs::create_dir(&partial).unwrap(); // whatever it still makes
+    fs::create_dir(&partial).unwrap(); // something that it still makes
     wait.notify_one();
     let error = taking.await.unwrap().unwrap_err();
     assert_eq!(error.to_string(), stopped().to_string());

@@ -7,7 +7,7 @@ fn layout(data: &str, records: &str, blobs: &str, archive: &str) -> Layout {
     testing::layout(Path::new(data), [records, blobs, archive], None)
 }
 
-/// Disks by the beginnings of paths; whatever is below none of them is on the first.
+/// Disks by path prefix; a path without one of them is on the first.
 fn mount_among(disks: &'static [(&'static str, u64, u32)]) -> impl Fn(&Path) -> Option<Mount> {
     move |path| {
         let found = disks.iter().rev().find(|(begin, ..)| path.starts_with(begin));

@@ -140,7 +140,7 @@ impl Figures<'_> {
         });
     }
 
-    /// Adds a rate, of which more is better.
+    /// Adds a rate: higher is better.
     pub(crate) fn rate(
         &mut self,
         row: impl Into<String>,

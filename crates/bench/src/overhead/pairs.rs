@@ -122,7 +122,7 @@ impl Bound {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) what: &'a str,
-    /// What stands in the place of the raw client: that, or restante itself in another state.
+    /// What it is compared with: the raw client, or restante itself in another state.
     pub(super) beside: &'a str,
 }
 

@@ -210,7 +210,7 @@ async fn raw_get(
     Ok(())
 }
 
-/// Contents that nothing shortens, each only once in a run, whatever its size.
+/// Contents that can't be compressed. Each is used only once in a run, whatever its size.
 struct Contents {
     pattern: Vec<u8>,
 }

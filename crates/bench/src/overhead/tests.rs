@@ -17,7 +17,7 @@ fn loaded(per_second: f64, p50_ms: f64) -> Load {
     Load { per_second, p50_ms }
 }
 
-/// A side that has these figures, one after the other, behind the one of its warm-up.
+/// A side that has these figures, one after the other, after the one of its warm-up.
 fn side(figures: &[(f64, f64)]) -> impl AsyncFnMut(Duration) -> anyhow::Result<Load> {
     let mut figures = [&[(1e9, 1e-9)], figures].concat().into_iter();
     async move |_| figures.next().map(|(rate, ms)| loaded(rate, ms)).ok_or_else(|| anyhow::anyhow!("no more"))
@@ -120,7 +120,7 @@ async fn a_quick_run_judges_nothing() {
     assert!(report.notes.iter().any(|note| note.contains("s3: connection refused")), "{:?}", report.notes);
 }
 
-/// A server that fails behind its first row.
+/// A server that fails after its first row.
 #[derive(Default)]
 struct Failing {
     at_clean_up: bool,

@@ -103,7 +103,7 @@ pub(super) struct ReadFigures {
     pub(super) waiting_rows: Option<u64>,
 }
 
-/// Mails of which half, or fifty thousand, are in the inbox.
+/// Mails, half or fifty thousand of them in the inbox.
 pub(super) fn load(seed: u64, entities: u64, batch: u64) -> Load {
     let inbox_every = (entities / INBOX_MAILS).max(2);
     Load { seed, entities, batch, accounts: 1, inbox_every }

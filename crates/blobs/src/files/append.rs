@@ -1,7 +1,7 @@
 //! Appending to packs: one sequential write for a group of records, and one sync, which may come later.
 //!
-//! A write that makes a file longer costs a commit of the file system's journal besides. So behind a small group zeros are written,
-//! and the next small groups are written over them.
+//! A write that makes a file longer also costs a commit of the file system's journal. So zeros are written after a small group,
+//! and the next small groups overwrite them.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -40,14 +40,14 @@ struct Current {
 }
 
 impl Current {
-    /// How many zeros to write behind so many bytes of records.
+    /// How many zeros to write after so many bytes of records.
     fn zeros(&self, records: u64, pack_bytes: u64) -> u64 {
         let end = self.len + records;
         let is_inside = end <= self.file_len;
         if is_inside || records >= LARGE_BYTES { 0 } else { AHEAD_BYTES.min(pack_bytes.saturating_sub(end)) }
     }
 
-    /// Writes the records at the front of `buffer` with the zeros behind them; without these when the disk is full.
+    /// Writes the records at the front of `buffer` with the zeros after them; without the zeros when the disk is full.
     fn write(&mut self, buffer: &[u8], records: usize) -> io::Result<()> {
         let written = match self.file.write_at(buffer, self.len) {
             Err(error) if ErrorKind::of_io(error.kind()) == ErrorKind::Full && records < buffer.len() => {

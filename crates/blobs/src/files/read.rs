@@ -137,7 +137,7 @@ fn read_packed(file: &File, offset: u64, id: BlobId, entry: &Entry) -> Result<By
     record_bytes(record, read, id, entry)
 }
 
-/// The bytes of a blob in a record of which so many bytes were read.
+/// The verified bytes of a blob in its record; `read` is how many bytes of the record were read.
 fn record_bytes(record: Vec<u8>, read: usize, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
     let header = RecordHeader::read(&record).filter(|header| header.id == id);
     let bytes = Bytes::from(record).slice(RECORD_HEADER_BYTES..);

@@ -116,7 +116,7 @@ impl Writer {
                 Ok(job) => {
                     if let Some(answer) = self.work(job, &mut jobs) {
                         answer();
-                        // A request behind the close is answered that the store is closed.
+                        // A request that is queued after the close is answered that the store is closed.
                         jobs.close();
                         while jobs.blocking_recv().is_some() {}
                         return;

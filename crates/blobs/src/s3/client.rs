@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    /// Puts an object, whatever is there.
+    /// Puts an object, replacing one that exists.
     pub(super) async fn overwrite(&self, key: &str, payload: PutPayload) -> Result<(), Error> {
         let _permit = self.permit().await?;
         let put = self.store.put(&self.path(key), payload).await;

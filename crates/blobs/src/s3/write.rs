@@ -68,7 +68,7 @@ impl S3 {
         Ok(Outcome { is_new: true, is_made_here: false })
     }
 
-    /// Puts the object of a blob, whatever is there: the same bytes, or nothing.
+    /// Puts the object of a blob, without checking whether it exists: an object that is there has the same bytes.
     async fn send(&self, received: &Received) -> Result<(), Error> {
         let _permit = self.permit_for(received).await?;
         let key = blob_key(received.id);

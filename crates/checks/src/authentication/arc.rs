@@ -22,7 +22,7 @@ pub(super) enum Chain {
     None,
     /// It does not hold, whatever its keys are. The domain that sealed it last, if that can be read.
     Broken(Option<String>),
-    /// Its seals in order, the signature of its last set, and of which field each is.
+    /// Its seals in order, the signature of its last set, and the field that each comes from.
     Whole(Vec<Set>),
 }
 
@@ -111,7 +111,7 @@ fn instances<'m>(
     let mut found = Vec::with_capacity(count);
     for (number, field) in message.all(name).enumerate() {
         let text = std::str::from_utf8(field.value).ok()?;
-        // Behind `i=` the results of others are no list of tags.
+        // What follows the `i=` tag in the results of others is not a list of tags.
         let tags = if has_tags { Some(Tags::parse(text)?) } else { None };
         let instance = match &tags {
             Some(tags) => tags.get("i")?,

@@ -1,7 +1,8 @@
 use super::names;
 
-/// Whether an `Authentication-Results` field with this value claims to be of this server (RFC 8601 §5). Its name may stand behind comments, in quotes, with
-/// a version behind it and in any case. A value that can be read in two ways claims it when one of them does.
+/// Whether an `Authentication-Results` field with this value claims to be of this server (RFC 8601 §5). The server's name may be
+/// preceded by comments, be in quotes and in any case, and be followed by a version. A value that can be read in two ways claims it
+/// when one of them does.
 pub fn claims_to_be_ours(hostname: &str, value: &[u8]) -> bool {
     let words = words(value);
     let whole = words.concat();

@@ -33,7 +33,7 @@ pub(super) struct Message {
 pub(super) struct Field<'m> {
     /// As written, with white space before the colon.
     name: &'m [u8],
-    /// The bytes behind the colon, without the last line break.
+    /// The bytes after the colon, without the last line break.
     pub(super) value: &'m [u8],
 }
 

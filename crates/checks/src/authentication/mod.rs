@@ -86,7 +86,7 @@ pub struct Authentication {
     pub from_fields: usize,
     /// The domain whose DMARC record was found.
     pub dmarc_domain: Option<String>,
-    /// That record as it stands in the DNS, for reports.
+    /// That record as it is in the DNS, for reports.
     pub dmarc_record: Option<String>,
 }
 

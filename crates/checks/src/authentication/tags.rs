@@ -16,7 +16,7 @@ impl<'t> Tags<'t> {
         while let Some(spec) = specs.next() {
             let spec = spec.trim_matches(is_space);
             if spec.is_empty() && specs.peek().is_none() {
-                break; // behind the last semicolon
+                break; // after the last semicolon
             }
             let (name, value) = spec.split_once('=')?;
             let name = name.trim_matches(is_space);

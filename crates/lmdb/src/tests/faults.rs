@@ -75,7 +75,7 @@ fn a_large_frame_is_not_written_behind_a_group_that_failed() {
             writing.spawn(async move {
                 let put = move |batch: &mut Batch<'_>| {
                     if number == 0 {
-                        thread::sleep(Duration::from_millis(50)); // the others come to wait behind it
+                        thread::sleep(Duration::from_millis(50)); // the others queue up behind it
                     }
                     batch.put(FIRST, &[number], &vec![number; if number == 39 { 20_000 } else { 100 }]);
                     Ok(())

@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// A closed store with rows of all lengths, some of which were removed again: it has branches, large values and free pages.
+/// A closed store with rows of all lengths. Some were removed again: it has branches, large values and free pages.
 fn fill(folder: &Path, random: &mut Random) {
     let store = open(folder, 64 << 10);
     for round in 0..6 {

@@ -274,7 +274,7 @@ fn the_last_acknowledged_frame_is_missed_too() {
     assert!(error.to_string().contains("batch 1 "), "{error}");
 }
 
-/// What stood behind a gap was never acknowledged. It must not come back when the gap is filled later.
+/// What followed a gap was never acknowledged. It must not come back when the gap is filled later.
 #[test]
 fn a_frame_of_an_earlier_opening_does_not_follow_one_of_this() {
     let folder = tempfile::tempdir().unwrap();
@@ -486,7 +486,7 @@ fn hooks_behind_the_answers_come_when_all_of_a_group_are_answered_and_not_for_wh
         async move {
             let work = move |batch: &mut Batch<'_>| {
                 if number == 0 {
-                    thread::sleep(Duration::from_millis(50)); // the others come to wait behind it
+                    thread::sleep(Duration::from_millis(50)); // the others queue up behind it
                 }
                 batch.put(FIRST, &[number], b"row");
                 batch.on_durable(move || calls.lock().unwrap().push((number, "durable")));
@@ -516,7 +516,7 @@ fn a_write_waits_for_all_its_gates_and_is_dropped_when_one_fails() {
         both.as_mut().poll(&mut context).is_pending() && failing.as_mut().poll(&mut context).is_pending()
     );
     open_first.open();
-    put(&store, FIRST, &[9], b"between").unwrap(); // answered behind all that is queued
+    put(&store, FIRST, &[9], b"between").unwrap(); // answered after all that is queued
     assert_eq!([1, 2].map(|key| get(&store, FIRST, &[key])), [None, None]);
     fail_third.fail(Error::full("no space"));
     open_second.open();

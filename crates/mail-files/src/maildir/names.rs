@@ -8,7 +8,7 @@ use crate::{
 
 /// The keywords of a folder that have a letter, `a` to `z`.
 pub(super) const LETTERS: usize = 26;
-/// What our own names have behind the time and the id.
+/// What our own names have after the time and the id.
 const OURS: &str = ".restante";
 /// Says in our own names that the file has the bytes as they were, and not with LF for CRLF.
 const EXACT: &str = ",X=exact";

@@ -18,7 +18,7 @@ pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     })
 }
 
-/// The time of `Aug 22 12:36:23 2002`, with a zone before or behind the year.
+/// The time of `Aug 22 12:36:23 2002`, with a zone before or after the year.
 fn date(words: &[&str]) -> Option<i64> {
     let [month, day, time, rest @ ..] = words else { return None };
     let is_year = |word: &&&str| word.len() == 4 && word.bytes().all(|byte| byte.is_ascii_digit());

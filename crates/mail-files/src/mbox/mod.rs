@@ -1,4 +1,4 @@
-//! mbox: messages one behind the other in a file, each below a line that begins with `From `.
+//! mbox: messages one after the other in a file, each below a line that begins with `From `.
 
 mod from_line;
 pub(crate) mod fuzz;

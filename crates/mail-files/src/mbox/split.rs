@@ -21,7 +21,7 @@ pub struct Split {
     pub from_line: Vec<u8>,
     /// The message as it is in the file, or its length when it is too long.
     pub content: Content,
-    /// The empty line behind it, which is not part of the message.
+    /// The empty line after it, which is not part of the message.
     pub blank: Vec<u8>,
     /// Whether the file has it as it is: lines that begin with `From ` are not quoted.
     pub is_unquoted: bool,
@@ -73,7 +73,7 @@ impl LookAhead for &[u8] {
 
 /// Reads an mbox message by message, with one message in memory.
 ///
-/// A message begins where a line `From ` with a date stands behind an empty line. When the first message has a Content-Length that
+/// A message begins where a line `From ` with a date follows an empty line. When the first message has a Content-Length that
 /// leads to such a line or to the end of the file, the file counts as mboxcl: each Content-Length that does so counts.
 #[derive(Debug)]
 pub struct Splitter<R, L> {
@@ -144,7 +144,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         let mut building = Building { split, bytes: 0, bytes_max: self.bytes_max, is_in_header: true };
         let mut line = Vec::new();
         let mut is_line_start = true;
-        // An empty line is part of the message only if no message begins behind it.
+        // An empty line is part of the message only if no message begins after it.
         let mut blank: Vec<u8> = Vec::new();
         while self.read_line(&mut line)? {
             let begins_message = is_line_start && !blank.is_empty() && from_line::time_of(&line).is_some();
@@ -198,7 +198,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
         Ok(!line.is_empty())
     }
 
-    /// Reads the body, of which nothing is read yet, by the length in the header, if that counts.
+    /// Reads the body by the length in the header, if that counts. Nothing of the body has been read yet.
     fn take_by_length(&mut self, building: &mut Building, blank: &[u8]) -> io::Result<bool> {
         if self.has_lengths == Some(false) {
             return Ok(false);
@@ -232,7 +232,7 @@ impl<R: BufRead, L: LookAhead> Splitter<R, L> {
     /// Whether a body of so many bytes from here on ends where the file does, or where a message begins.
     fn is_end(&self, length: u64) -> io::Result<bool> {
         let Some(end) = self.offset.checked_add(length) else { return Ok(false) };
-        // The last byte of the body, and what is behind it.
+        // The last byte of the body, and what follows it.
         let mut buffer = [0; 512];
         let (start, body) = if length > 0 { (end - 1, 1) } else { (end, 0) };
         let read = self.ahead.read_at(start, &mut buffer)?;
@@ -261,7 +261,7 @@ fn begins_message(text: &[u8]) -> bool {
     text.get(..line_bytes(text)).is_some_and(|line| from_line::time_of(line).is_some())
 }
 
-/// A message without the quoting of mboxrd: of lines that begin with `From ` behind one `>` or more, one `>` is removed.
+/// A message without the quoting of mboxrd: one `>` is removed from lines that begin with one `>` or more and `From `.
 pub fn unquoted(content: Vec<u8>) -> Vec<u8> {
     if memchr::memmem::find(&content, b">From ").is_none() {
         return content;
@@ -278,7 +278,7 @@ pub fn unquoted(content: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Adds a message to a file as mboxrd quotes it: lines that begin with `From `, also behind `>`, get one `>` more.
+/// Adds a message to a file as mboxrd quotes it: lines that begin with `From `, also after `>`, get one `>` more.
 pub(super) fn quote(message: &[u8], out: &mut dyn io::Write) -> io::Result<()> {
     let mut rest = message;
     while let Some((line, after)) =

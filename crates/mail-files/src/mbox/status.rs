@@ -12,7 +12,7 @@ use crate::{
 
 /// The field of our own exports, the first one of a message.
 const EXPORT_FIELD: &str = "X-Restante-Export";
-/// The fields that stand behind it, for other programs.
+/// The fields that follow it, for other programs.
 const FLAG_FIELDS: [&str; 3] = ["Status", "X-Status", "X-Keywords"];
 /// Fields in which programs note what they know of a message: it is not part of it, and changes.
 const LOCAL_FIELDS: [&str; 10] = [

@@ -282,7 +282,7 @@ proptest! {
     }
 }
 
-/// The empty line behind the message was taken for a part of it, because the message's own field leads to the end of the file.
+/// The empty line after the message was taken for a part of it, because the message's own field leads to the end of the file.
 #[test]
 fn a_content_length_of_an_exported_message_does_not_count() {
     let raw = b"Content-Length: 34\r\n\r\nFrom now on\r\n>>From x\r\n>>From x\r\n";

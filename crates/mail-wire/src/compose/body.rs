@@ -63,7 +63,7 @@ impl Encoding {
         }
     }
 
-    /// Appends a content, without a line break behind it.
+    /// Appends a content, without a line break after it.
     pub(super) fn write(self, content: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::SevenBit | Self::EightBit => out.extend_from_slice(content),
@@ -118,7 +118,7 @@ pub(super) fn with_crlf(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(normal)
 }
 
-/// Whether quoted-printable has to write an octet in hexadecimal, which depends on what stands behind it.
+/// Whether quoted-printable has to write an octet in hexadecimal, which depends on what follows it.
 fn needs_quoting(byte: u8, after: &[u8]) -> bool {
     match byte {
         b'=' => true,
@@ -127,7 +127,7 @@ fn needs_quoting(byte: u8, after: &[u8]) -> bool {
     }
 }
 
-/// Appends quoted-printable, without a line break behind it.
+/// Appends quoted-printable, without a line break after it.
 pub(crate) fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |value: u8| DIGITS.get(usize::from(value)).copied().unwrap_or_default();
@@ -158,7 +158,7 @@ pub(crate) fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends lines of base64, without a line break behind the last one.
+/// Appends lines of base64, without a line break after the last one.
 pub(crate) fn base64(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len() / BASE64_LINE_OCTETS * 78 + 78);
     for (at, line) in content.chunks(BASE64_LINE_OCTETS).enumerate() {

@@ -72,7 +72,7 @@ impl<'f> FieldWriter<'f> {
         if self.column + 1 + item.len() > COLUMN_MAX {
             self.fold();
         }
-        // Two octets are left for what stands behind an address.
+        // Two octets are left for what follows an address.
         if self.column + 1 + item.len() + 2 > LINE_MAX {
             return Err(self.error(Problem::TooLong));
         }
@@ -232,7 +232,7 @@ impl<'f> FieldWriter<'f> {
         if name.split(' ').all(is_atom) { self.item(&name) } else { self.item(&quoted) }
     }
 
-    /// Items in brackets, each of which is read again as it is.
+    /// Appends items in brackets. It is an error if one does not read back as it is.
     fn in_brackets(
         &mut self,
         items: &[String],
@@ -321,7 +321,7 @@ fn is_read_again(email: &str) -> bool {
     !email.contains(char::is_control) && read.len() == 2 && read.first().is_some_and(is_same)
 }
 
-/// Cuts text between characters into pieces, of which the first is at most `first` long and others `max`.
+/// Cuts text between characters into pieces: the first is at most `first` long, others `max`.
 fn pieces(text: &str, first: usize, max: usize, length_of: impl Fn(&str) -> usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     let (mut start, mut length) = (0, 0);

@@ -33,7 +33,7 @@ pub struct Message {
 /// a space. Values that a form could not read again as they are, and all that hold line breaks or NUL, are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
-    /// What stands behind the colon, with the space that it begins with.
+    /// What follows the colon, including the leading space.
     Raw(String),
     /// Text, encoded by RFC 2047 where it needs to be.
     Text(String),
@@ -86,7 +86,7 @@ pub enum Content {
 /// What a message gets where its fields don't say it.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'o> {
-    /// Random octets, of which Message-ID and boundaries are made.
+    /// Random octets, from which Message-ID and boundaries are made.
     pub seed: [u8; 16],
     /// The date.
     pub date: Date,
@@ -179,7 +179,7 @@ impl Part {
         }
     }
 
-    /// The tree of parts for a text, the same as HTML, and attachments, each of which may be missing.
+    /// The tree of parts for a text, the same as HTML, and attachments, any of which may be missing.
     ///
     /// Text and HTML are alternatives. Attachments that are inline and have a Content-ID are related to the HTML, others mixed with what
     /// there is. Of nothing a text is made that is empty.

@@ -69,7 +69,7 @@ impl<'p> Planned<'p> {
         Ok(Self { part, encoding, body: PlannedBody::Leaf(content) })
     }
 
-    /// Adds the numbers of all boundaries that stand in the part. None can stand in base64 and quoted-printable, as they begin with
+    /// Adds the numbers of all boundaries that occur in the part. None can occur in base64 and quoted-printable, as they begin with
     /// `=_`.
     fn add_numbers(&self, numbers: &mut HashSet<u128>) {
         for (name, _) in &self.part.fields {

@@ -83,7 +83,7 @@ pub struct Report<'r> {
     pub returned: Returned,
     /// Its recipients.
     pub recipients: Vec<ReportedRecipient<'r>>,
-    /// Random octets, of which Message-ID and boundaries are made.
+    /// Random octets, from which Message-ID and boundaries are made.
     pub seed: [u8; 16],
 }
 

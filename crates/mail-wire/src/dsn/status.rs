@@ -9,7 +9,7 @@ use crate::{
 /// The longest value of a field.
 const VALUE_BYTES_MAX: usize = 900;
 
-/// The fields of the message, and those of each recipient behind an empty line.
+/// The fields of the message, then those of each recipient after an empty line.
 pub(super) fn write(report: &Report<'_>) -> Vec<u8> {
     let mut fields = Fields { is_utf8: report.is_utf8, out: String::new() };
     fields.add("Reporting-MTA", &format!("dns; {}", report.host));

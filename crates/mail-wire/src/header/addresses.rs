@@ -7,7 +7,7 @@ use super::{
 /// A mailbox: JMAP's EmailAddress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The display name, else the comment behind the address: decoded, unfolded, trimmed, never empty.
+    /// The display name, else the comment after the address: decoded, unfolded, trimmed, never empty.
     pub name: Option<String>,
     /// The address, which need not be valid. A quoted local part keeps its quotes.
     pub email: String,
@@ -67,7 +67,7 @@ struct List<'v> {
     has_at: bool,
     /// An address with brackets, which ends with the next delimiter.
     address: Option<Address>,
-    /// The comment behind the address.
+    /// The comment after the address.
     comment: Option<&'v [u8]>,
     is_behind_space: bool,
 }
@@ -226,7 +226,7 @@ fn joined_behind(words: &[Word<'_>]) -> usize {
     length
 }
 
-/// How many words at the beginning form the domain behind an `@`.
+/// How many words at the beginning form the domain after an `@`.
 fn joined_before(words: &[Word<'_>]) -> usize {
     let mut length = 0;
     let mut previous: Option<&Word<'_>> = None;

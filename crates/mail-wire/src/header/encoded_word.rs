@@ -38,7 +38,7 @@ impl<'v> EncodedWord<'v> {
         rest.is_empty().then_some(encoded)
     }
 
-    /// The charset, without the language that RFC 2231 allows behind it; none if it is unknown.
+    /// The charset, without the language that RFC 2231 allows after it; none if it is unknown.
     fn charset(&self) -> Option<Charset> {
         let label = self.label.split(|byte| *byte == b'*').next().unwrap_or_default();
         Charset::from_label(std::str::from_utf8(label).ok()?)
@@ -90,7 +90,7 @@ pub(crate) struct TextBuilder<'v> {
 }
 
 impl<'v> TextBuilder<'v> {
-    /// White space behind what was pushed last. Line breaks in it are folds.
+    /// White space after what was pushed last. Line breaks in it are folds.
     pub(crate) fn push_space(&mut self, space: &'v [u8]) {
         self.space = space;
     }

@@ -3,7 +3,7 @@ use super::is_field_name;
 /// A form in which a field's value is given (RFC 8621, section 4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// As it stands in the message: [`super::as_raw`].
+    /// As it is in the message: [`super::as_raw`].
     Raw,
     /// Decoded text: [`super::as_text`].
     Text,

@@ -1,6 +1,6 @@
 //! Header fields, and the forms in which JMAP gives their values (RFC 8621, section 4.1.2).
 //!
-//! The forms take a field's value as [`Field::value`] has it: the octets behind the colon, with folds. All of them read what is
+//! The forms take a field's value as [`Field::value`] has it: the octets after the colon, with folds. All of them read what is
 //! wrong as well as they can, as mail in use breaks every rule: RFC 5322 with its obsolete syntax, RFC 6532 (UTF-8 in fields), RFC
 //! 2047 only where that allows it.
 
@@ -35,7 +35,7 @@ pub struct Header<'m> {
 pub struct Field<'m> {
     /// The name as written: visible ASCII without a colon.
     pub name: &'m str,
-    /// The octets behind the colon: with folds, without the last line break.
+    /// The octets after the colon: with folds, without the last line break.
     pub value: &'m [u8],
 }
 
@@ -83,7 +83,7 @@ impl<'m> Header<'m> {
         self.fields().filter(move |field| field.is(name))
     }
 
-    /// Octets of the header with the empty line behind it: where the body begins.
+    /// Octets of the header with the empty line after it: where the body begins.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -115,7 +115,7 @@ fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     if length == 0 { None } else { bytes.split_at_checked(length) }
 }
 
-/// Where the first field ends: behind the first line that isn't followed by white space.
+/// Where the first field ends: after the first line that isn't followed by white space.
 fn field_end(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let Some((_, after)) = split_line(rest) {

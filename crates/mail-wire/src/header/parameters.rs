@@ -46,7 +46,7 @@ fn split_head(piece: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Adds what stands between two semicolons; several sections if semicolons are missing behind quotes.
+/// Adds what is between two semicolons; several sections if semicolons are missing after quotes.
 fn push_sections(piece: &[u8], sections: &mut Vec<Section>) {
     let mut rest = piece;
     while let Some(at) = memchr(b'=', rest) {
@@ -62,7 +62,7 @@ fn push_sections(piece: &[u8], sections: &mut Vec<Section>) {
 struct Section {
     name: String,
     form: Form,
-    /// The number behind the first `*`; 0 if there is none.
+    /// The number after the first `*`; 0 if there is none.
     number: u32,
     value: Vec<u8>,
     /// Its place in the field.
@@ -117,7 +117,7 @@ fn join(mut sections: Vec<Section>) -> Vec<(String, String)> {
     joined.into_iter().map(|(_, name, value)| (name, value)).collect()
 }
 
-/// The value of a parameter of which `first` is the best first section. `sections` are all of it by number.
+/// The value of a parameter. `first` is its best first section, `sections` are all of its sections by number.
 fn value_of(first: &Section, sections: &[Section]) -> String {
     if first.form == Form::Plain {
         return plain_value(first);
@@ -177,7 +177,7 @@ fn percent_decoded(value: &[u8]) -> Vec<u8> {
 
 /// What stands between semicolons that are not in quotes.
 ///
-/// A quote that nothing closes would take all that follows. It and those behind it are then no quotes, which also keeps the time linear.
+/// An unclosed quote would take all that follows. So it and later ones do not count as quotes, which also keeps the time linear.
 struct Pieces<'v> {
     rest: &'v [u8],
     has_quotes: bool,

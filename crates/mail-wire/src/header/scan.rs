@@ -23,8 +23,8 @@ pub(super) enum Token<'v> {
 
 /// Splits a structured field into tokens.
 ///
-/// A parenthesis or quote that nothing closes would take all that follows. It and those behind it are then no delimiters, which keeps
-/// the addresses, and the time linear.
+/// An unclosed parenthesis or quote would take all that follows. So it and later ones do not count as delimiters, which keeps the
+/// addresses, and the time linear.
 #[derive(Clone, Debug)]
 pub(super) struct Scanner<'v> {
     rest: &'v [u8],

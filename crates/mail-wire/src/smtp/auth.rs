@@ -13,7 +13,7 @@ pub enum AuthResponse {
 }
 
 impl AuthResponse {
-    /// Parses a line behind a challenge, without its line break. `None` when it is no base64.
+    /// Parses the line that answers a challenge, without its line break. `None` when it is not base64.
     pub fn parse(line: &[u8]) -> Option<Self> {
         if line == b"*" {
             return Some(Self::Cancel);
@@ -21,7 +21,7 @@ impl AuthResponse {
         base64_simd::STANDARD.decode_to_vec(line).ok().map(Self::Bytes)
     }
 
-    /// Parses the response that stands in the command: `=` is an empty one. `None` when it is no base64.
+    /// Parses the response that is in the command: `=` is an empty one. `None` when it is not base64.
     pub fn parse_initial(text: &str) -> Option<Vec<u8>> {
         match text {
             "=" => Some(Vec::new()),

@@ -28,13 +28,13 @@ pub enum Command<'l> {
     },
     /// `RSET`.
     Rset,
-    /// `NOOP`, with any text behind it.
+    /// `NOOP`, with any text after it.
     Noop,
     /// `VRFY name`.
     Vrfy,
     /// `EXPN name`.
     Expn,
-    /// `HELP`, with any text behind it.
+    /// `HELP`, with any text after it.
     Help,
     /// `QUIT`.
     Quit,
@@ -44,7 +44,7 @@ pub enum Command<'l> {
     Auth {
         /// The name of the mechanism, in any case.
         mechanism: &'l str,
-        /// The response that stands in the command, see [`super::AuthResponse::parse_initial`].
+        /// The response that is in the command, see [`super::AuthResponse::parse_initial`].
         response: Option<&'l str>,
     },
 }

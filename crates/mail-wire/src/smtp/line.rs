@@ -25,7 +25,7 @@ pub enum LineError {
     /// It is longer than [`COMMAND_LINE_BYTES_MAX`].
     #[error("the command line is too long")]
     TooLong,
-    /// It ends with LF alone. A relay in front may see another line there, so nothing behind it can be trusted.
+    /// It ends with LF alone. A relay in front may see another line there, so nothing after it can be trusted.
     #[error("the command line does not end with CRLF")]
     BareNewline,
 }

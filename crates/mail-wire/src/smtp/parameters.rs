@@ -82,7 +82,7 @@ pub struct Notify {
     pub on_delay: bool,
 }
 
-/// The parameters behind a path: names, each perhaps with a value. `None` when no space is before them.
+/// The parameters after a path: names, each perhaps with a value. `None` when no space precedes them.
 pub(super) fn words(rest: &str) -> Option<impl Iterator<Item = (&str, Option<&str>)>> {
     let is_separated = rest.is_empty() || rest.starts_with(' ');
     let words = rest.split(' ').filter(|word| !word.is_empty());

@@ -91,7 +91,7 @@ fn local_part(text: &str) -> Option<(&str, &str)> {
     (!local.is_empty()).then_some((local, rest))
 }
 
-/// The length of a quoted string from behind its first quote, with its last.
+/// The length of a quoted string, from after its first quote up to and including its last.
 fn quoted_bytes(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {

@@ -22,7 +22,7 @@ pub(crate) struct Days {
     /// What is outside of these days.
     messages_outside: u64,
     disk_bytes_outside: u64,
-    /// Whether a part of the archive holds several days, over which it was spread evenly: messages that came one behind the other,
+    /// Whether a part of the archive holds several days and was spread over them evenly: messages that came one after the other,
     /// in SQLite, or a segment that has late ones.
     is_estimate: bool,
 }

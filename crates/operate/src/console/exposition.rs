@@ -38,7 +38,7 @@ pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::parse)
 }
 
-/// A histogram as Prometheus has it: how many observations were at most each bound, the last of which is infinite.
+/// A histogram as Prometheus has it: how many observations were at most each bound; the last bound is infinite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram {
     buckets: Vec<Bucket>,

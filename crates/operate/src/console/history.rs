@@ -193,7 +193,7 @@ impl History {
     }
 }
 
-/// Three digits behind the point are more than a plot shows.
+/// Three digits after the point are more than a plot shows.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

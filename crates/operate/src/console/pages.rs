@@ -94,8 +94,8 @@ pub(crate) fn page(headers: &HeaderMap) -> Response {
     answer(INDEX, headers).unwrap_or_default() // the index is one of the files
 }
 
-/// `GET /console`, with or without a slash behind it: the page is above. A proxy may serve the whole below a path of its own, so the
-/// way is a relative one.
+/// `GET /console`, with or without a slash after it: the page is above. A proxy may serve the whole below a path of its own, so the
+/// location is relative.
 pub(crate) async fn redirect(uri: Uri) -> Response {
     let above = if uri.path().ends_with('/') { "../" } else { "./" };
     let mut response = Response::default();

@@ -81,7 +81,7 @@ impl Engine {
         matches!(self, Self::Postgres | Self::Cassandra)
     }
 
-    /// Why it isn't to be had here.
+    /// Why it isn't available here.
     fn missing(self) -> Option<String> {
         let (is_built, variable) = match self {
             Self::Postgres => (cfg!(feature = "postgres"), POSTGRES_URL),
@@ -123,8 +123,8 @@ pub fn arguments() -> Arguments {
     arguments
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
-/// but not to be had, it fails.
+/// A test named for an engine and for what holds on it. Where the engine isn't available the test is ignored; where the
+/// engine is required but not available, it fails.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
         run_or_ignore(engine.name(), engine.missing(), test)

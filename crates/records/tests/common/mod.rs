@@ -45,7 +45,7 @@ pub const NO_INDEX: Index = Index(77);
 
 pub const A: AccountId = AccountId(1);
 pub const B: AccountId = AccountId(2);
-/// The last account that there can be.
+/// The last possible account.
 pub const LAST: AccountId = AccountId(u32::MAX);
 
 /// The most pages of a walk that ends.

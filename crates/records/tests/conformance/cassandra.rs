@@ -233,7 +233,7 @@ fn conditional_requests(metrics: &Metrics) -> u64 {
     line.and_then(|line| line.rsplit_once(' ')).unwrap().1.parse().unwrap()
 }
 
-/// A plain write has the time of the clock of a node, and is invisible behind one by a node whose clock is ahead.
+/// A plain write has the time of a node's clock, and is invisible after one by a node whose clock is ahead.
 async fn checkpoints_are_written_by_conditional_statements_alone(subject: Subject) {
     let opened = subject.open().await;
     commit(&*opened.records, A, [thread()]).await;

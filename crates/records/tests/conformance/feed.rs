@@ -181,7 +181,7 @@ fn changed(kind: Kind, ids: &[RecordId]) -> Vec<Changed> {
     ids.iter().map(|id| Changed { kind, id: *id }).collect()
 }
 
-/// Emails 0, 1 and 2 at revision 1, of which 0 changes at 2; email 3 comes at 3 and goes at 4; email 1 goes at 5.
+/// Emails 0, 1 and 2 at revision 1; email 0 changes at 2; email 3 comes at 3 and goes at 4; email 1 goes at 5.
 async fn a_history(subject: &Subject) -> (Opened, Vec<RecordId>) {
     let opened = subject.open().await;
     let records = &*opened.records;

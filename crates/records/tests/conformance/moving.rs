@@ -379,7 +379,7 @@ async fn accounts_that_changed_after_an_interrupted_copy_are_copied_again(subjec
     close([source.clone(), source]).await;
     let end = elsewhere(&subject);
     let (source, target) = open_both(&subject.config, &end).await;
-    // All accounts but one, of which a page may be there.
+    // All accounts but one; a page of that one may be there.
     let writes = 5;
     assert_eq!(copy_interrupted(&source, &target, writes).await, None);
     close([source, target]).await;

@@ -138,7 +138,7 @@ async fn referenced(opened: &restante_records::Opened) -> Vec<restante_core::Blo
 async fn commits_go_on_behind_the_positions_and_bodies_of_a_copy(subject: Subject) {
     let store = open_moving(subject.config.clone()).await.unwrap();
     store.transfer.begin(2).await.unwrap();
-    // Of several partitions of the feed, of which the last is full, and from before and after the first restore.
+    // In several partitions of the feed: `full` is the last of its partition, and `late` is after the first restore.
     let (early, full, late) = (40_000, 3 * 16_384 - 1, (1 << 40) + 20_000);
     for (of, position) in [(A, early), (B, full), (LAST, late)] {
         let (rows, head) = account(of, at(position));

@@ -382,7 +382,7 @@ async fn a_walk_passes_by_what_is_destroyed_and_added_meanwhile(subject: Subject
         let Some(next) = page.next else { break };
         query.after = Some(next);
         if n == 0 {
-            // One comes before the cursor and one behind it, one goes that was seen and one that was not.
+            // One comes before the cursor and one after it, one goes that was seen and one that was not.
             let changes = [(1, 5), (1, 99)].map(|(mailbox, at)| create(EMAIL, "", in_mailbox(mailbox, at)));
             commit(&*records, A, changes.into_iter().chain([destroy(EMAIL, all[0]), destroy(EMAIL, all[3])]))
                 .await;

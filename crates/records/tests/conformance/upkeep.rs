@@ -85,8 +85,7 @@ async fn assert_sound(upkeep: &dyn Upkeep) {
     assert_eq!((report.findings, report.wrong), (vec![], 0));
 }
 
-/// Ten emails in A, of which one moves, one changes and two go; a mailbox and an email in B; in the last account there is
-/// nothing any more.
+/// Ten emails in A: one moves, one changes and two go; a mailbox and an email in B; the last account is empty again.
 async fn make_a_history(opened: &Opened) {
     let records = &*opened.records;
     let created = commit(records, A, (0..10).map(email)).await.created;

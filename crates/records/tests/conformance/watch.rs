@@ -120,7 +120,7 @@ async fn a_commit_is_announced_before_it_is_answered(subject: Subject) {
     let mut watch = records.watch();
     for n in 0..20 {
         let committed = commit(&*records, A, [email(n)]).await;
-        // It is asked once, whatever the time.
+        // A timeout of zero polls it once.
         let announced =
             timeout(Duration::ZERO, watch.next()).await.expect("it waits already").unwrap().unwrap();
         assert_eq!(announced, Announcement { account: A, revision: committed.revision });

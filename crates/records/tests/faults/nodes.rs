@@ -30,7 +30,7 @@ pub(crate) fn promises() -> [(&'static str, Run); 5] {
     ]
 }
 
-/// Two servers, on each of which clients write and read two accounts until it ends.
+/// Two servers. On each, clients write and read two accounts until it ends.
 struct Load {
     servers: Vec<Opened>,
     history: Arc<History>,

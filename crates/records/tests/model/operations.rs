@@ -1,4 +1,4 @@
-//! What is done at random. Whatever refers to records, revisions and cursors is a number, and takes its meaning from what is
+//! Operations that are run at random. A reference to a record, revision or cursor is a number; what it refers to depends on what is
 //! there when the operation is run.
 
 use std::ops::Bound;

@@ -389,7 +389,7 @@ impl Pair {
         Config { schema, ..self.config.clone() }
     }
 
-    /// Goes on with a copy of a copy, the first of which is on another engine.
+    /// Goes on with a copy of a copy. The first copy is on another engine.
     async fn move_away_and_back(&mut self, interruptions: &[usize]) {
         self.engine.upkeep.close().await.unwrap();
         self.engine = self.model.clone();

@@ -47,7 +47,7 @@ fn with_stores<T>(
     })
 }
 
-/// The bytes of a blob, some of which are long enough to lie in files of their own.
+/// The bytes of a blob. Some blobs are long enough to be files of their own.
 fn blob(number: usize) -> Bytes {
     let bytes = if number.is_multiple_of(7) { 300_000 } else { 500 };
     (0..bytes + number).map(|at| (at * (number + 3) % 251) as u8).collect::<Vec<u8>>().into()
@@ -87,7 +87,7 @@ fn blobs_of(data: &Path) -> BTreeMap<String, Vec<u8>> {
     })
 }
 
-/// An archive of so many messages, of which most lie in sealed segments.
+/// An archive of so many messages, most of them in sealed segments.
 fn fill_archive(folder: &Path, messages: u32) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -388,7 +388,7 @@ fn a_running_server_is_found_without_its_data_folder() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(copy.join("backup.json").is_file());
     assert_eq!(files(&other), Vec::<PathBuf>::new(), "nothing was made");
-    // A folder that is named is meant.
+    // A folder that is named is the one to back up.
     let named = run(&["backup", "second", "--data", "mine"], &port);
     assert!(named.code == 1 && named.err.contains("there is nothing to back up in mine"), "{}", named.err);
     let nobody = run(&["backup", "second"], "1");
@@ -472,7 +472,7 @@ fn a_backup_ends_with_its_server() {
     assert!(ended > 0, "every backup was done before the server stopped");
 }
 
-/// The code that is documented for whatever Ctrl-C ends.
+/// The documented exit code of a command that Ctrl-C ends.
 #[test]
 fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
     let (_guard, folder) = folder();
@@ -709,7 +709,7 @@ fn a_place_outside_of_the_data_folder_is_restored() {
     assert!(nested.code == 1 && nested.err.contains("lies in that of the blobs"), "{}", nested.err);
     assert!(nested.err.contains("archive.url"), "it says what to set: {}", nested.err);
     assert!(!folder.join("other").exists());
-    // A place within is one, whatever its path begins with.
+    // A place within the data folder is recognised as one, whatever its path begins with.
     let inside = format!("log:{}", folder.join("restored/archive").display());
     let restoring = ["restore", "copy", "--data", "restored", "--archive", &inside, "--force"];
     said(&folder, &restoring);

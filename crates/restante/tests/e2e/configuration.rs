@@ -295,7 +295,7 @@ fn exit_codes_are_as_documented() {
     // 130: see the tests of copies and of backups, which are stopped half-way.
 }
 
-/// Everything that tells where a server is and what it reads stands in the log, and each address there once.
+/// Everything that says where a server is and what it reads is in the log, each address once.
 #[test]
 fn the_start_names_the_settings_and_each_address_once() {
     let (_guard, folder) = folder();

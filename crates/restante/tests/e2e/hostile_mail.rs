@@ -334,7 +334,7 @@ fn hostile_requests_are_answered_in_bounded_memory() {
     assert_eq!(victim.server.stop().code(), Some(0));
 }
 
-/// A mail of which each reading fills most of a response, read by all calls of a request.
+/// A mail that fills most of a response each time it is read, read by all calls of a request.
 #[test]
 fn a_request_that_reads_too_much_many_times_stops_early() {
     let (_guard, folder) = folder();

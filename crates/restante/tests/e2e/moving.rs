@@ -1,4 +1,4 @@
-//! From one archive to another, whatever engines: copy, compare, and import from other servers.
+//! From one archive to another, between any engines: copy, compare, and import from other servers.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn assert_equal(folder: &Path, a: &str, b: &str, messages: &str) {
     assert_eq!(out, format!("equal: {messages} messages in each\n"));
 }
 
-/// A path that was typed wrongly used to be an empty archive, of which everything is true.
+/// A mistyped path used to be taken for an empty archive, for which every check succeeds.
 #[test]
 fn commands_that_need_an_archive_say_where_the_nearest_one_is() {
     let (_guard, folder) = folder();
@@ -135,7 +135,7 @@ fn a_state_file_is_that_of_one_command() {
     assert_eq!(state_files(&folder), 1, "the other one's is still there");
 }
 
-/// A state file that was left behind by a copy into an archive that was removed since skipped what had been in that one.
+/// The state file of a copy into an archive that was removed since made the next copy skip what had been in that archive.
 #[test]
 fn a_copy_begins_anew_when_its_target_was_removed() {
     let (_guard, folder) = folder();

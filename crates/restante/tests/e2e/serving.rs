@@ -232,7 +232,7 @@ fn a_second_server_on_the_same_folder_is_turned_away() {
     let line = second.err.lines().find(|line| line.starts_with("restante: ")).unwrap();
     let holder = format!("the data folder data is in use by process {}: ", server.id());
     assert!(line.contains(&holder), "{line}");
-    // Whatever the stores are: both would be the same peer.
+    // Also with other stores: both would be the same peer.
     let second =
         say(&folder, &["serve", "--rest-port", "0", "--archive", "log:other", "--records", "lmdb:third"]);
     assert_eq!(second.code, 3, "{}", second.err);

@@ -190,7 +190,7 @@ impl Engine {
         Ok(states.into_iter().map(|(account, _)| account).collect())
     }
 
-    /// Accounts with their revisions, behind one of them.
+    /// Accounts with their revisions, from after one of them.
     pub(super) async fn states(
         &self,
         index: &IndexName,
@@ -239,7 +239,7 @@ fn of_query(answer: &Answer) -> Result<Value, Failure> {
     }
 }
 
-/// The hits of a page among those that were found, of which one is the state of the account if it has one.
+/// The hits of a page among the rows that were found. One row is the state of the account if it has one.
 fn page_of(rows: Vec<Row>, limit: usize) -> Page {
     let mut page = Page::default();
     for row in rows {
@@ -289,7 +289,7 @@ fn query_of(account: AccountId, query: &Query) -> Value {
     ]}})
 }
 
-/// What stands behind the hit after which a page begins.
+/// What follows the hit after which a page begins.
 fn behind(query: &Query) -> Value {
     let Some(Hit { id, received }) = query.after else { return json!({"match_all": {}}) };
     let number = signed(id.0);

@@ -13,7 +13,7 @@ pub(super) const FORMAT: u64 = 2;
 
 /// Stands between words of the same position.
 const SAME_POSITION: char = '\u{b7}';
-/// Stands in a phrase for a position of which nothing is demanded.
+/// Stands in a phrase for a position where any word matches.
 const ANY_WORD: &str = "\u{b7}";
 /// Begins a word in the field `words` that is of another field than the body.
 const NOT_OF_BODY: &str = "~";

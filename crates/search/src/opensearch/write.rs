@@ -1,6 +1,6 @@
 //! Writing: what waits in memory, and the steps of a commit.
 //!
-//! 1. Accounts of which documents are to be removed are marked as unfinished, those that are erased get revision 0.
+//! 1. Accounts with documents to be removed are marked as unfinished; those that are erased get revision 0.
 //! 2. Documents are written and removed.
 //! 3. Revisions are written, which takes the marks away.
 //! 4. All of it is made visible: by the request that writes the revisions, when each account with documents has one in it. That request
@@ -190,7 +190,7 @@ impl Writing {
         Ok(accounts.iter().map(revision).collect())
     }
 
-    /// Looks up the revisions that are in a commit, of accounts of which they are not known yet.
+    /// Looks up the committed revisions of accounts for which they are not known yet.
     async fn learn(&mut self, engine: &Engine, accounts: &[AccountId]) -> Result<(), Failure> {
         if self.known.len() + accounts.len() > KNOWN_MAX {
             self.known.clear();
@@ -233,7 +233,7 @@ impl Writing {
         Ok(true)
     }
 
-    /// Marks accounts of which something is removed.
+    /// Marks accounts from which something is removed.
     async fn mark(&mut self, engine: &Engine) -> Result<(), Failure> {
         let removes =
             |pending: &Pending| pending.is_erased || pending.documents.values().any(Option::is_none);
@@ -521,7 +521,7 @@ impl Engine {
         }
     }
 
-    /// Writes items of which none may be left out.
+    /// Writes items, all of which must be accepted.
     async fn bulk_all(&self, index: &IndexName, items: Vec<Item>, refresh: Refresh) -> Result<(), Failure> {
         match self.bulk(index, items, refresh).await?.first() {
             None => Ok(()),

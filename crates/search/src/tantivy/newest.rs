@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::{Hit, RecordId};
 
-/// Documents of which the latest time is known together.
+/// Documents of a block. The latest time is known for blocks only.
 const BLOCK: DocId = 2_048;
 
 /// Each part of a segment that is looked at is so many times as large as the one before: each costs looking up the words.
@@ -54,7 +54,7 @@ impl Times {
     }
 }
 
-/// The newest hits that stand behind one, newest first, so many at most.
+/// The newest hits that follow `after`, newest first, at most `count`.
 pub(super) fn newest(
     searcher: &Searcher,
     query: &dyn Query,
@@ -90,7 +90,7 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Looks for hits from the end back, as long as there can be newer ones than are known.
+    /// Looks for hits from the end back, as long as newer ones than are known are possible.
     fn look(&self, weight: &dyn Weight, newest: &mut Newest) -> Result<(), TantivyError> {
         let alive = self.reader.alive_bitset();
         let mut end = self.reader.max_doc();
@@ -135,7 +135,7 @@ impl Segment<'_> {
 /// The newest hits so far.
 struct Newest {
     count: usize,
-    /// Only what stands behind this.
+    /// Only what follows this.
     after: Option<(i64, RecordId)>,
     /// The oldest one first.
     hits: BinaryHeap<Reverse<(i64, RecordId)>>,

@@ -44,7 +44,7 @@ const MANY_PART: usize = 4;
 /// Segments with more documents are merged no more: one merge takes a bounded time.
 const MERGED_DOCUMENTS_MAX: usize = 1_000_000;
 
-/// A segment of which more than this part is removed is written anew.
+/// A segment is rewritten when more than this part of it is removed.
 const REMOVED_RATIO_MAX: f32 = 0.3;
 
 /// The accounts with documents that are in no commit, and whether one of them was searched since they were written.

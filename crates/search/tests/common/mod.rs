@@ -58,7 +58,7 @@ impl Engine {
         matches!(self, Self::TantivyEager | Self::OpensearchEager)
     }
 
-    /// Why it isn't to be had here.
+    /// Why it isn't available here.
     pub(crate) fn missing(self) -> Option<String> {
         if !self.has_server() {
             return None;
@@ -86,8 +86,8 @@ pub(crate) fn arguments() -> Arguments {
     arguments
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required but not to be
-/// had, it fails.
+/// A test named for an engine and for what holds on it. Where the engine isn't available the test is ignored; where the engine
+/// is required but not available, it fails.
 pub(crate) fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     // All shapes of an engine are required by one name.
     let needed = engine.name().trim_end_matches("-eager");

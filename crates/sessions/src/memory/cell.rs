@@ -16,7 +16,7 @@ pub(crate) const CELL_BYTES: usize = 8 * WORDS;
 
 /// Cells of a bucket: both are read at once, and the second costs little more than the first.
 pub(crate) const BUCKET_CELLS: usize = 2;
-/// The cells of a bucket and those behind it that may hold records of the bucket.
+/// The cells of a bucket and those after it that may hold records of the bucket.
 pub(crate) const NEIGHBOURHOOD: usize = 12;
 /// The most cells of a table: what the `next` bits of a head can address, rounded down to whole buckets.
 pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - BUCKET_CELLS;

@@ -67,7 +67,7 @@ pub(crate) struct Memory {
     metrics: TableMetrics,
 }
 
-/// Sessions that have ended, with the reasons of which the owner is notified.
+/// Sessions that have ended, with the reasons that their owner is notified of.
 pub(crate) type EndedSessions = SmallVec<[(SessionId, Ended); 2]>;
 
 /// The sessions of a record while it is changed.

@@ -1,9 +1,9 @@
 //! The cells of one shard, as readers see them, and the state that only writers use.
 //!
-//! Each record has a *bucket* of two cells, selected by its user hash, and lies in one of them or in one of the ten behind them
+//! Each record has a *bucket* of two cells, selected by its user hash, and lies in one of them or in one of the ten after them
 //! (hopscotch hashing): the head of the bucket's first cell has a bit for each. Usually it is a cell of the bucket itself, and the
 //! cell's head has the record's tag. When no free cell is near enough, other records are moved towards a free one. A record that
-//! is longer than a cell continues in cells of the *pool*, behind the buckets.
+//! is longer than a cell continues in cells of the *pool*, after the buckets.
 
 use std::iter;
 
@@ -66,7 +66,7 @@ impl Cells {
         if at < self.bucket_cells { at } else { at - self.bucket_cells }
     }
 
-    /// How far a cell lies behind a bucket.
+    /// How far after a bucket a cell is.
     fn distance(&self, bucket: usize, at: usize) -> usize {
         if at >= bucket { at - bucket } else { at + self.bucket_cells - bucket }
     }
@@ -171,7 +171,7 @@ impl Cells {
     }
 }
 
-/// How far the records of a bucket lie behind it.
+/// How far after the bucket its records are.
 fn distances(head: Head) -> impl Iterator<Item = usize> {
     let mut neighbourhood = head.neighbourhood();
     iter::from_fn(move || {

@@ -131,7 +131,7 @@ pub(super) async fn send(table: Arc<Table>, mut outbox: Outbox) {
     }
 }
 
-/// Takes the next message, and those behind it that fit into a batch with it.
+/// Takes the next message, and those after it that fit into a batch with it.
 fn next_batch(messages: &mut Peekable<impl Iterator<Item = Vec<u8>>>) -> Vec<Vec<u8>> {
     let mut batch = Vec::new();
     let mut left = BATCH_BYTES_MAX;

@@ -14,7 +14,7 @@ impl Local {
         Self(table)
     }
 
-    /// Opens a session; returns also the sessions that it ended, of which the owner has been notified.
+    /// Opens a session; also returns the sessions that it ended. Their owner has been notified.
     pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, EndedSessions), Error> {
         self.0.open_now(new)
     }

@@ -32,7 +32,7 @@ impl Owner for Recorder {
 }
 
 impl Recorder {
-    /// The ended sessions of which it was notified, ordered by id.
+    /// The ended sessions that it was notified of, ordered by id.
     pub fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
         let mut ended = self.ended.lock().clone();
         ended.sort_by_key(|(id, why)| (*id, why.as_str()));
@@ -173,7 +173,7 @@ impl Node {
         self.owner.forget(id);
     }
 
-    /// The ended sessions of which this node's owner was notified by itself.
+    /// The ended sessions that this node itself notified its owner of.
     pub async fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
         self.settle(self).await;
         self.owner.ended_sessions()

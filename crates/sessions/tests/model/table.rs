@@ -15,7 +15,7 @@ pub(crate) struct Model {
     open: BTreeMap<SessionId, Row>,
     /// The same by user.
     by_user: BTreeMap<String, BTreeSet<SessionId>>,
-    /// Ended sessions of which owners were notified.
+    /// Ended sessions that owners were notified of.
     ended: BTreeSet<(SessionId, &'static str)>,
     /// The last id of each node.
     last: BTreeMap<NodeId, SessionId>,
@@ -71,7 +71,7 @@ impl Model {
         }
     }
 
-    /// The ended sessions of which the owner of a node was notified, ordered by id.
+    /// The ended sessions that the owner of a node was notified of, ordered by id.
     pub(crate) fn ended_sessions(&self, node: NodeId) -> Vec<(SessionId, Ended)> {
         let of_node = self.ended.iter().filter(|(id, _)| id.node == node);
         of_node.map(|(id, why)| (*id, Ended::from_name(why).unwrap())).collect()

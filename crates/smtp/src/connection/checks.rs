@@ -218,7 +218,7 @@ pub(super) fn refused_with(refused: &Refused) -> NotedReply {
     NotedReply { code: refused.code, status: refused.enhanced.into(), reason: refused.text.clone().into() }
 }
 
-/// A refusal as it can be sent, whatever a check makes of texts of others.
+/// A refusal as it can be sent, whatever foreign texts a check has put into it.
 fn plain(refused: Refused) -> Refused {
     let is_permanent = (500..600).contains(&refused.code);
     let code = if is_permanent || (400..500).contains(&refused.code) { refused.code } else { 451 };

@@ -40,7 +40,7 @@ const TARGETS_MAX: usize = 10_000;
 
 /// A message from its `MAIL` command on.
 pub(super) struct Transaction {
-    /// Stands in the `Received` field, the reply and the journal.
+    /// In the `Received` field, the reply and the journal.
     pub(super) id: String,
     /// Empty for `<>`.
     pub(super) sender: String,

@@ -339,7 +339,7 @@ impl Deliveries {
 
     fn result(&self, target: &Target) -> Stored {
         let index = self.by_account.get(&target.account);
-        // A result that is missing is a bug of whatever delivers: the client keeps the message.
+        // A missing result is a bug in the delivery: the client keeps the message.
         index.and_then(|index| self.results.get(*index)).copied().unwrap_or(Err(Refusal::Away))
     }
 

@@ -187,7 +187,7 @@ impl Client {
             };
             match next {
                 Next::Command => wire.flush_if_full().await?,
-                // RFC 3207 §4.2: what a stranger has put behind the command must not count as protected.
+                // RFC 3207 §4.2: what a stranger has sent after the command must not count as protected.
                 Next::StartTls if !wire.unread().is_empty() => {
                     wire.drop_replies();
                     return close(wire, TALKED_BEHIND_TLS);

@@ -1,4 +1,4 @@
-//! The files of the journal: each kind of entries has a row of them, the last of which is appended to.
+//! The files of the journal: each kind of entries has a row of them; the last one is appended to.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -121,7 +121,7 @@ pub(super) struct Segment {
     entries: u64,
     pub(super) oldest: Timestamp,
     newest: Timestamp,
-    /// Whether a write has failed and left something behind the last entry.
+    /// Whether a write has failed and left something after the last entry.
     is_damaged: bool,
 }
 
@@ -401,7 +401,7 @@ fn load_rows(disk: &dyn Disk, rows: &mut [Row; 2]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads a file and cuts off what a crash or a damaged disk has left behind its last whole entry. One without any entry is removed.
+/// Reads a file and cuts off what a crash or a damaged disk has left after its last whole entry. One without any entry is removed.
 fn load_file(disk: &dyn Disk, kind: Kind, number: u64) -> Result<Option<OpenSegment>, Error> {
     let mut segment = Segment::new(kind, number);
     let name = segment.name.clone();

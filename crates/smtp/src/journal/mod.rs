@@ -1,7 +1,7 @@
 //! What became of every message, for operators who look for one.
 //!
 //! [`DeliveryJournal`] keeps entries in files of its own, so that tracing costs the records nothing: `docs/formats/journal.md` has their
-//! format. It is written behind the deliveries: an entry may be lost, a delivery never waits for one.
+//! format. It is written in the background: an entry may be lost, a delivery never waits for one.
 
 mod config;
 mod files;
@@ -169,7 +169,7 @@ pub trait Journal: Send + Sync + 'static {
 pub enum About {
     /// All.
     Everything,
-    /// Those with this text as sender, recipient or account's address, whatever the case; or as Message-ID, or as id of our reply. In angle
+    /// Those with this text as sender, recipient or account's address, in any case; or as Message-ID, or as id of our reply. In angle
     /// brackets it is a Message-ID alone. An empty text is nobody's.
     Text(String),
     /// Those of an account.

@@ -26,7 +26,7 @@ const AUTHORS_MAX: usize = 100;
 /// What a message is completed with.
 #[derive(Debug)]
 pub(crate) struct Completion {
-    /// Where it begins, behind our trace field.
+    /// Where it begins, after our trace field.
     pub(crate) at: usize,
     /// For `Date`.
     pub(crate) now: Timestamp,

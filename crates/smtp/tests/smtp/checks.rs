@@ -485,7 +485,7 @@ async fn fwd4_junk_is_not_sent_to_other_servers() {
     };
     assert_eq!((of("team@example.org", false), of("team@example.org", true)), (1, 1));
     assert_eq!((of("away@example.org", false), of("away@example.org", true)), (0, 2));
-    // What is no junk is forwarded with our results, of which the next server's seal is made.
+    // What is not junk is forwarded with our results, from which the next server makes its seal.
     *checks.judgement.lock() = judgement(Verdict::Accept);
     let reply = send(&mut client, &["away@example.org"], "From: b@example.net\r\n\r\n.\r\n").await;
     assert!(reply.starts_with("250"), "{reply}");

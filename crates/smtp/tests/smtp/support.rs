@@ -31,7 +31,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes of the account of `small@example.org`.
 pub(crate) const SMALL_QUOTA: u64 = 1_000;
 
-/// Says what is behind each local part of example.org.
+/// Says what each local part of example.org leads to.
 struct Users;
 
 fn target(number: u32, address: &str) -> directory::Target {

@@ -11,7 +11,7 @@ use crate::node::Node;
 /// The OpenAPI description of every route of the listener.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
-/// `GET /info`: the node's addresses with its peer id, as nwaku lists them, and behind them those of this door.
+/// `GET /info`: the node's addresses with its peer id, as nwaku lists them, followed by those of this door.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
     let node = app.rest.waku.node.as_ref();
     let mut addresses: Vec<String> = Vec::new();

@@ -205,7 +205,7 @@ impl MessageCache {
         Some(fetched)
     }
 
-    /// The same for what filter clients want of a content topic, on whatever pubsub topic.
+    /// The same for what filter clients want of a content topic, on any pubsub topic.
     pub(crate) fn fetch_filter(&self, content_topic: &str) -> Option<Vec<Arc<Event>>> {
         let mut held = self.held.lock();
         let is_asked = |feed: &&Feed| matches!(feed, Feed::Filter(of) if &*of.content_topic == content_topic);
@@ -263,7 +263,7 @@ impl Held {
     /// Remembers a message, and returns the number of its last copy.
     fn remember(&mut self, hash: MessageHash) -> Option<u64> {
         let number = self.next;
-        self.next += 1; // a feed that begins behind it has a greater one
+        self.next += 1; // a feed that begins after it has a greater one
         self.seen.replace(hash, number)
     }
 

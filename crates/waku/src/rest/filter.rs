@@ -49,7 +49,7 @@ pub(crate) async fn ping(State(app): State<Arc<App>>, uri: Uri) -> Response {
     answer(&request_id, if is_any { Ok(()) } else { Err(not_subscribed()) })
 }
 
-/// `GET /filter/v2/messages/{contentTopic}`, on whatever pubsub topic they came.
+/// `GET /filter/v2/messages/{contentTopic}`, from any pubsub topic.
 pub(crate) async fn messages(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
     let content_topic = path::last(&uri, "contentTopic")?;
     topics::fetch(&app, |cache| cache.fetch_filter(&content_topic), not_subscribed_to()).await

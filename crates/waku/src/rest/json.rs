@@ -180,7 +180,7 @@ fn with_version(mut message: WakuMessageView<'_>) -> WakuMessageView<'_> {
 pub(crate) fn write_row(row: &Row<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(estimate_row_size(row));
     write_message(&with_version(message_of(row)), row.timestamp.nanos(), &mut out);
-    out.pop(); // goes on behind the last field
+    out.pop(); // more fields follow the last one
     out.extend_from_slice(br#","pubsubTopic":"#);
     write_text(row.channel, &mut out);
     out.extend_from_slice(br#","messageHash":""#);

@@ -198,7 +198,7 @@ pub struct Rest {
     pub permits: Permits,
     /// The server's version.
     pub version: &'static str,
-    /// The listener's own addresses in `GET /info`, behind those of the node.
+    /// The listener's own addresses in `GET /info`, after those of the node.
     pub listen_addresses: Vec<String>,
 }
 

@@ -163,7 +163,7 @@ pub(crate) enum Format {
     /// A JSON object per line.
     #[default]
     Ndjson,
-    /// `WakuMessageKeyValue`s, each behind its length.
+    /// `WakuMessageKeyValue`s, each after its length.
     Protobuf,
 }
 

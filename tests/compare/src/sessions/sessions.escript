@@ -18,7 +18,7 @@
 
 -record(session, {sid, usr, us, priority, info}).
 
-%% Look-ups of a batch, and batches, of which the median counts.
+%% Look-ups of a batch, and batches: their median counts.
 -define(FIND_BATCH, 20000).
 -define(FIND_BATCHES, 15).
 %% The keys of `random` are shuffled so often.

@@ -40,7 +40,7 @@ impl Made {
         self.at("backup")
     }
 
-    /// Lists a file with the sum of a content, whatever the folder has.
+    /// Lists a file with the checksum of a content, which need not be what the folder has.
     fn list(&mut self, path: &str, content: &str) {
         let (bytes, sum) = (content.len(), self.at("sum of a content"));
         fs::write(&sum, content).unwrap();
@@ -258,7 +258,7 @@ fn numbers_and_lengths_without_measure_are_refused() {
     }
     made.write_manifest(&manifest);
     assert!(made.restore().unwrap_err().contains("make room there"));
-    // A manifest of which nobody wants to read all.
+    // A manifest that is too long to be read.
     let file = fs::OpenOptions::new().write(true).open(made.backup().join(FILE_NAME)).unwrap();
     file.set_len(1 << 40).unwrap();
     assert!(made.restore().unwrap_err().contains("at most can be read"));
@@ -298,7 +298,7 @@ fn nothing_that_a_terminal_acts_on_is_shown() {
     assert!(!error.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{error:?}");
 }
 
-/// LMDB maps its file: a page number that leads behind its end ended the server that opened what was restored.
+/// LMDB maps its file: a page number that leads past its end crashed the server that opened what was restored.
 #[test]
 fn an_lmdb_file_that_lmdb_could_not_follow_is_refused() {
     let whole = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ use crate::{measure::Latencies, progress, random::Random};
 const SEED_CLIENTS: usize = 8;
 const A_BYTES_MAX: u64 = 10_000;
 const B_BYTES_MAX: u64 = 100_000;
-/// Random bytes of which values are pieces. Pieces of two rows hardly overlap within what Cassandra compresses at once.
+/// Random bytes that values are cut from. Pieces of two rows hardly overlap within what Cassandra compresses at once.
 const POOL_BYTES: u64 = 1 << 22;
 const LIMIT: Duration = Duration::from_secs(600);
 /// Rows of a commit, and the bytes of each: about what a mail adds to an account.

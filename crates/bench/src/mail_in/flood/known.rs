@@ -200,7 +200,7 @@ impl Known {
         wire.send(format!("{mail}\r\n.\r\n").as_bytes()).await?;
         wire.expect(250).await?;
         let accepted = Instant::now();
-        let _ = wire.ask("QUIT\r\n", 221).await; // the mail is accepted, whatever comes
+        let _ = wire.ask("QUIT\r\n", 221).await; // the mail is accepted, whatever the answer is
         Ok(accepted)
     }
 }

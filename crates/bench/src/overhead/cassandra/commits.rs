@@ -27,7 +27,7 @@ use super::{
 const ACCOUNTS: usize = 64;
 /// The head of an account has its full length after so many commits.
 const SAMPLES: u64 = 17;
-/// Begins the key of the body, behind all others.
+/// The first byte of the body's key, which sorts after all others.
 const BODY_KEY: u8 = 5;
 /// The store's name in the keys of partitions, as the engine has it.
 pub(super) const STORE: &str = "records";

@@ -56,7 +56,7 @@ fn a_torn_end_is_passed_over_wherever_it_is_torn() {
         let opened = open_folder(dir.path());
         let ids: [BlobId; 2] = [put(&opened, &blob(0, 100)).await, put(&opened, &blob(1, 100)).await];
         let end = PACK_HEADER_BYTES + 2 * record_bytes(100);
-        // Within the bytes, at their beginning, within the header and at its beginning; with nothing behind it, and with zeros.
+        // Within the bytes, at their beginning, within the header and at its beginning; with nothing after it, and with zeros.
         let cuts = [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156];
         let with_zeros = cuts.into_iter().filter(|cut| *cut > 3).map(|cut| (cut, 1_000)); // the last three bytes are zeros
         for (cut, zeros) in cuts.into_iter().map(|cut| (cut, 0)).chain(with_zeros) {

@@ -20,7 +20,7 @@ pub(super) struct Record {
     /// Whether the domain is one below which others have theirs; none when not said.
     pub(super) is_public_suffix: Option<bool>,
     has_reports: bool,
-    /// As it stands in the DNS.
+    /// As it is in the DNS.
     pub(super) text: String,
 }
 

@@ -75,7 +75,7 @@ impl Record {
     pub(super) fn parse(text: &str) -> Result<Self, Malformed> {
         let mut record = Self { directives: Vec::new(), redirect: None };
         let mut has_explanation = false;
-        let terms = text.split(' ').filter(|term| !term.is_empty()).skip(1); // behind the version
+        let terms = text.split(' ').filter(|term| !term.is_empty()).skip(1); // after the version
         for (number, term) in terms.enumerate() {
             if number >= TERMS_MAX {
                 return Err(Malformed);
@@ -156,7 +156,7 @@ fn required(arguments: &str) -> Result<DomainSpec, Malformed> {
 fn host(arguments: &str) -> Result<(Option<DomainSpec>, Prefixes), Malformed> {
     let mut prefixes = Prefixes::WHOLE;
     let mut rest = arguments;
-    // A slash may stand in the domain, too: only digits behind the last ones make a prefix.
+    // The domain may contain slashes, too: only digits after the last ones make a prefix.
     if let Some((before, bits)) = rest.rsplit_once("//")
         && is_number(bits)
     {

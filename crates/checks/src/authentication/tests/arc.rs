@@ -10,7 +10,7 @@ fn seal(signer: &Signer, instance: usize, validation: &str, raw: &str) -> String
         format!("ARC-Seal: i={instance}; a={algorithm}; cv={validation}; d={domain}; s={selector}; t=1; b=");
     let whole = format!("{unsigned}\r\n{signed}");
     let message = Message::parse(Bytes::from(whole)).unwrap();
-    // The sets stand in the reverse order.
+    // The sets are in reverse order.
     let mut data = Vec::new();
     let nth = |name: &str, at: usize| message.all(name).nth(at);
     for at in (0..instance).rev() {

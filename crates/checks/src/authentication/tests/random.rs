@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use crate::properties;
 
-/// Pieces of which hostile fields are made.
+/// Pieces that hostile fields are made of.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = select(vec![
         "DKIM-Signature:",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 /// A hash of what is remembered.
 pub(super) type Key = [u8; 16];
 
-/// Keys with a time, of which the oldest goes when there are too many.
+/// Keys with a time; the oldest is removed when there are too many.
 #[derive(Debug)]
 pub(super) struct Pool {
     entries: HashMap<Key, Slot>,

@@ -23,7 +23,7 @@ impl DataWriter {
             out.push(b'.');
         }
         let mut copied = 0;
-        // Behind a LF alone, too: a server that takes it for a line break finds no end there.
+        // After a LF alone, too: a server that takes it for a line break finds no end there.
         for newline in memmem::find_iter(piece, b"\n.") {
             let dot = newline + 1;
             out.extend_from_slice(piece.get(copied..dot).unwrap_or_default());

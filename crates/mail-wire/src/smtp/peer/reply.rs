@@ -16,7 +16,7 @@ pub struct PeerReply {
     pub lines: Vec<String>,
 }
 
-/// Why what a server sent is no reply. Nothing behind it can be trusted.
+/// Why what a server sent is not a reply. Nothing after it can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// A line does not begin with a reply code.

@@ -13,7 +13,7 @@ const TITLES = {
 };
 const SHORTCUTS_KEY = "restante-shortcuts";
 
-/** The address behind `#` names the view and, for messages, what is searched. */
+/** The part of the address after `#` names the view and, for messages, what is searched. */
 function readAddress() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
   return { view: VIEWS.includes(path) ? path : "overview", search };

@@ -13,7 +13,7 @@ const SHOWN_BYTES_MAX = 65_536;
 const HASH = /^(0x)?[0-9a-fA-F]{64}$/;
 const HOUR_MS = 3_600_000;
 
-/** What is searched, and the pages that lie behind: the cursor with which each began. */
+/** What is searched, and the pages up to the one that is shown: the cursor with which each began. */
 let asked = { fields: {}, prefix: "" };
 let cursors = [""];
 let next = "";

@@ -37,9 +37,9 @@ pub(super) struct Asked {
 pub(super) enum From {
     /// What arrives from now on.
     Now,
-    /// What stands behind a place.
+    /// What follows a place.
     Behind(Key),
-    /// What stands behind a message.
+    /// What follows a message.
     Message(MessageHash),
 }
 
@@ -143,7 +143,7 @@ impl Fields {
     }
 }
 
-/// Everything at or after a time: what stands behind the last place before it.
+/// Everything at or after a time: what follows the last place before it.
 fn since(start: Timestamp) -> From {
     match start.nanos().checked_sub(1) {
         Some(before) => From::Behind(Key { timestamp: Timestamp(before), message_hash: MessageHash::MAX }),
@@ -151,7 +151,7 @@ fn since(start: Timestamp) -> From {
     }
 }
 
-/// A place as a stream gives it: nanoseconds since 1970 and, behind a hyphen, the message's hash without `0x`; a place before
+/// A place as a stream gives it: nanoseconds since 1970 and, after a hyphen, the message's hash without `0x`; a place before
 /// all messages of its time has no hash.
 pub(super) fn write_cursor(key: Key, out: &mut Vec<u8>) {
     out.extend_from_slice(key.timestamp.nanos().to_string().as_bytes());

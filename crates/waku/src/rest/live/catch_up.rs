@@ -93,7 +93,7 @@ struct Found {
 }
 
 impl CatchUp {
-    /// A walk that begins behind a place, for a stream that has joined the hub.
+    /// A walk that begins after a place, for a stream that has joined the hub.
     pub(super) async fn new(
         app: Arc<App>,
         member: Member,

@@ -28,7 +28,7 @@ pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// A message of a stream.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Where the stream goes on when it breaks off behind this message. Not for what is never archived.
+    /// Where the stream goes on when it breaks off after this message. `None` for what is never archived.
     pub(super) cursor: Option<Key>,
     /// The message as JSON, in one line.
     pub(super) json: Bytes,
@@ -142,7 +142,7 @@ impl LiveMessages {
         Self { member, marks, taken: VecDeque::new(), given: None, metrics, is_announced: false }
     }
 
-    /// A stream behind a walk, which has `held` left.
+    /// A stream after a walk, which has `held` left.
     pub(super) fn behind_walk(
         member: Member,
         marks: Marks,
@@ -288,7 +288,7 @@ impl Marks {
         }
     }
 
-    /// The cursor of an event behind which others wait to be given.
+    /// The cursor of an event while others wait to be given after it.
     fn cursor_of(&self, event: &Event) -> Option<Key> {
         (!is_ephemeral(event)).then_some(self.low)
     }

@@ -11,19 +11,19 @@
 //!   query sees the spool's messages. A message published at another node is archived before that node announces it.
 //! - **What is announced later** comes to the subscription's queue, which is read all the time, also while a page is fetched or
 //!   waits for the client. Each event is in one of four cases:
-//!   1. *It stands behind the position*: the walk may meet it, or pass its place before it is archived. It is **held**. When
+//!   1. *It is after the position*: the walk may meet it, or pass its place before it is archived. It is **held**. When
 //!      the walk meets it, the row is given and the event is forgotten. When the position passes its place without having met
 //!      it, it is given there: nothing else will ever give it. What is still held at the walk's end is given then.
-//!   2. *It stands at or before the position, and the walk has given it*: it was archived and met before it was taken from the
+//!   2. *It is at or before the position, and the walk has given it*: it was archived and met before it was taken from the
 //!      queue. It is forgotten. So the walk remembers what it has given of late, as keyed 64-bit hashes.
 //!      A message is known by its hash and its topics: the hash of a message is made over the texts one after the other, so that
 //!      another with other topics can have the same. No archive has both: the one that the walk does not meet is given as late.
-//!   3. *It stands at or before the position, and the walk has not given it*: it is late, and is given at once.
+//!   3. *It is at or before the position, and the walk has not given it*: it is late, and is given at once.
 //!   4. *It is never archived* (ephemeral, or of a time that no archive takes): no walk would meet it, and it is given at once.
 //! - **When there is no room to hold an event** it is dropped, and the walk has to meet it. Until that is certain the walk
 //!   goes no further than to the earliest time of what was dropped; there it settles, so that all of it is archived, and goes
 //!   on. So memory is bounded, and a walk that is slower than what arrives goes on for as long as it takes.
-//! - **The end** is a page behind which the archive has nothing, with nothing dropped since the walk has last settled. What is
+//! - **The end** is a page after which the archive has nothing, with nothing dropped since the walk has last settled. What is
 //!   held is given, and from here on events are given as they come.
 //!
 //! What may go wrong is bounded, too:
@@ -166,7 +166,7 @@ pub(super) struct HandOver {
 }
 
 impl HandOver {
-    /// The hand-over of a walk that begins behind `position`.
+    /// The hand-over of a walk that begins after `position`.
     pub(super) fn new(position: Key, now: Timestamp, times: Times, bounds: Bounds) -> Self {
         Self {
             position,
@@ -181,7 +181,7 @@ impl HandOver {
         }
     }
 
-    /// Behind this the next page begins.
+    /// The next page begins after this.
     pub(super) fn position(&self) -> Key {
         self.position
     }

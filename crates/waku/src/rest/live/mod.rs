@@ -4,11 +4,11 @@
 //! the archive from its cursor, [`hand_over`] says why nothing is missing and nothing comes twice where the two meet, [`feed`]
 //! is what comes out, and [`sse`] and [`socket`] write it.
 //!
-//! **Cursors.** A message from the archive carries its own place, so that a stream goes on right behind it. A message as it
+//! **Cursors.** A message from the archive carries its own place, so that a stream goes on right after it. A message as it
 //! arrives carries a place before which nothing can come any more: the validity window of timestamps and some seconds
-//! before the moment at which everything that had arrived was given. Who comes back with it misses nothing, and is given again
-//! what it had of these last thirty seconds or so: clients know a message by its `messageHash`. The same holds for the last
-//! seconds of a walk. What a stream that comes back can miss, because it is in no archive or came to it by another way:
+//! before the moment at which everything that had arrived was given. A client that comes back with it misses nothing, and is
+//! given again what it had of these last thirty seconds or so: clients know a message by its `messageHash`. The same holds for
+//! the last seconds of a walk. What a stream that comes back can miss, because it is in no archive or came to it by another way:
 //!
 //! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
 //! - messages that the server takes from other stores (store sync) long after their time, which are never announced either;

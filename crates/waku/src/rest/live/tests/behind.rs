@@ -77,7 +77,7 @@ async fn while_messages_wait_in_the_spool_only_streams_from_now_on_begin() {
     assert!(open_feed(&app, "start=0", 7_003).await.is_ok(), "the spool is emptied in time");
 }
 
-/// Two nodes on one table, of which only this one is real.
+/// Two nodes on one table; only this one is real.
 struct Shared {
     inner: Arc<dyn Nodes>,
 }

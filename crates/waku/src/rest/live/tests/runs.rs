@@ -198,7 +198,7 @@ impl Run {
         keys
     }
 
-    /// A cursor in one of its forms, and what stands behind it.
+    /// A cursor in one of its forms, and the place after which its stream begins.
     fn cursor(&self, history: &[Key]) -> (String, Key) {
         let mut random = self.random.lock();
         if history.is_empty() || random.random_range(0..4) == 0 {

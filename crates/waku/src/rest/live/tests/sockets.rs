@@ -207,7 +207,7 @@ async fn a_client_that_answers_no_ping_is_gone() {
     until("its session is closed", async || sessions(&door).await == 0).await;
 }
 
-/// Beats that were overdue behind a slow client were all sent at once, and the client was cut before it could answer.
+/// Beats that a slow client had delayed were all sent at once, and the client was cut before it could answer.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
     let door = door().await;

@@ -95,7 +95,7 @@ impl Listener {
         heard
     }
 
-    /// The reason of the end, behind which nothing comes.
+    /// The reason of the end, after which nothing comes.
     pub(super) async fn end(&mut self) -> String {
         let heard = self.expect("end").await;
         let end: Value = serde_json::from_str(&heard.data).unwrap();
