@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use foldhash::fast::RandomState;
-use restante_core::TopicBits;
+use restante_core::{Bloom, TopicBits};
 
 use crate::{Query, TopicName, Topics};
 
@@ -18,8 +18,10 @@ pub(crate) struct Dictionary {
     channels: HashMap<Arc<str>, usize, RandomState>,
     entries: Vec<Option<Entry>>,
     bits: Vec<TopicBits>,
+    /// Bit n of the words, counted from the lowest bit of the first, is set when topic n occurs.
+    live: Vec<u64>,
+    live_topics: u64,
     topic_bits: fn(&str) -> TopicBits,
-    live: u64,
 }
 
 struct Entry {
@@ -34,14 +36,15 @@ impl Dictionary {
             channels: HashMap::default(),
             entries: Vec::new(),
             bits: Vec::new(),
+            live: Vec::new(),
+            live_topics: 0,
             topic_bits,
-            live: 0,
         }
     }
 
     /// How many topics occur.
     pub(crate) fn len(&self) -> u64 {
-        self.live
+        self.live_topics
     }
 
     /// The topic's number, if it occurs.
@@ -100,7 +103,8 @@ impl Dictionary {
             *bits = (self.topic_bits)(&topic);
             *entry = Some(Entry { name: TopicName { channel, topic }, messages });
         }
-        self.live += 1;
+        set_bit(&mut self.live, id);
+        self.live_topics += 1;
     }
 
     /// Takes `messages` messages of a topic away; a topic without messages is forgotten.
@@ -112,7 +116,10 @@ impl Dictionary {
             return;
         }
         let Some(Entry { name, .. }) = slot.take() else { return };
-        self.live -= 1;
+        self.live_topics -= 1;
+        if let Some(word) = self.live.get_mut(id as usize / 64) {
+            *word &= !(1 << (id % 64));
+        }
         if let Some(ids) = self.ids.get_mut(&name.topic) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
@@ -129,49 +136,72 @@ impl Dictionary {
 
     /// The topics that a query matches.
     pub(crate) fn select(&self, query: &Query) -> Selection {
-        let mut set = TopicSet::with_room_for(self.entries.len());
-        let is_wanted = |id: TopicId| self.name(id).is_some_and(|name| query.has_channel(&name.channel));
-        match &query.topics {
+        let mut words = match &query.topics {
             Topics::Any if query.channel.is_none() => return Selection::All,
-            Topics::Any => {
-                let is_known =
-                    query.channel.as_deref().is_none_or(|channel| self.channels.contains_key(channel));
-                if is_known {
-                    self.each_live(|id, name| {
-                        if query.has_channel(&name.channel) {
-                            set.add(id)
-                        }
-                    });
-                }
-            }
-            Topics::List(topics) => {
-                for topic in topics {
-                    for id in self.ids.get(topic.as_str()).into_iter().flatten() {
-                        if is_wanted(*id) {
-                            set.add(*id);
-                        }
-                    }
-                }
-            }
-            Topics::Bloom(filter) => {
-                for (id, bits) in (0..).zip(&self.bits) {
-                    if filter.contains(*bits) && is_wanted(id) {
-                        set.add(id);
-                    }
-                }
-            }
+            Topics::Any => self.live.clone(),
+            Topics::List(topics) => self.listed(topics),
+            Topics::Bloom(filter) => self.filtered(filter),
+        };
+        if let Some(channel) = &query.channel {
+            self.keep_channel(channel, &mut words);
         }
-        set.ids.sort_unstable();
-        set.ids.dedup();
-        Selection::Topics(set)
+        Selection::Topics(TopicSet::of_words(words))
     }
 
-    fn each_live(&self, mut visit: impl FnMut(TopicId, &TopicName)) {
-        for (id, entry) in (0..).zip(&self.entries) {
-            if let Some(entry) = entry {
-                visit(id, &entry.name);
+    /// The topics of a list as a bit map.
+    fn listed(&self, topics: &[String]) -> Vec<u64> {
+        let mut words = vec![0; self.live.len()];
+        for topic in topics {
+            for id in self.ids.get(topic.as_str()).into_iter().flatten() {
+                set_bit(&mut words, *id);
             }
         }
+        words
+    }
+
+    /// The topics that a filter matches as a bit map. Each page of a query matches all topics, so names are not looked at.
+    fn filtered(&self, filter: &Bloom) -> Vec<u64> {
+        let of_chunk = |(bits, live): (&[TopicBits], &u64)| {
+            let matches = bits.iter().enumerate();
+            let word = matches.fold(0, |word, (n, bits)| word | (u64::from(filter.contains(*bits)) << n));
+            word & live
+        };
+        self.bits.chunks(64).zip(&self.live).map(of_chunk).collect()
+    }
+
+    /// Removes the topics of other channels from a bit map.
+    fn keep_channel(&self, channel: &str, words: &mut [u64]) {
+        if !self.channels.contains_key(channel) {
+            words.fill(0);
+        }
+        for (first, word) in (0..).step_by(64).zip(words) {
+            for bit in bits_of(*word) {
+                let name = self.name(first + bit);
+                if name.is_none_or(|name| &*name.channel != channel) {
+                    *word &= !(1 << bit);
+                }
+            }
+        }
+    }
+}
+
+/// The numbers of the bits that are set, ascending.
+fn bits_of(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// Sets the bit of a topic; the map grows for one that has no place in it.
+fn set_bit(words: &mut Vec<u64>, id: TopicId) {
+    let at = id as usize / 64;
+    if at >= words.len() {
+        words.resize(at + 1, 0);
+    }
+    if let Some(word) = words.get_mut(at) {
+        *word |= 1 << (id % 64);
     }
 }
 
@@ -188,7 +218,7 @@ impl Selection {
     }
 }
 
-/// A set of topic numbers, as a sorted list and as a bit map.
+/// A set of topic numbers, as a list (of a query: sorted) and as a bit map.
 #[derive(Default)]
 pub(crate) struct TopicSet {
     ids: Vec<TopicId>,
@@ -196,19 +226,17 @@ pub(crate) struct TopicSet {
 }
 
 impl TopicSet {
-    pub(crate) fn with_room_for(topics: usize) -> Self {
-        Self { ids: Vec::new(), words: vec![0; topics.div_ceil(64)] }
+    fn of_words(words: Vec<u64>) -> Self {
+        let mut ids = Vec::new();
+        for (first, word) in (0..).step_by(64).zip(&words) {
+            ids.extend(bits_of(*word).map(|bit| first + bit));
+        }
+        Self { ids, words }
     }
 
     pub(crate) fn add(&mut self, id: TopicId) {
         self.ids.push(id);
-        let word = id as usize / 64;
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        if let Some(word) = self.words.get_mut(word) {
-            *word |= 1 << (id % 64);
-        }
+        set_bit(&mut self.words, id);
     }
 
     #[inline]
@@ -220,7 +248,7 @@ impl TopicSet {
         &self.ids
     }
 
-    /// The bit map: bit n of the words, counted from the lowest bit of the first, stands for topic n.
+    /// The bit map, as [`Dictionary::live`] is one.
     #[cfg(feature = "postgres")]
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
@@ -258,5 +286,26 @@ mod tests {
         let query = Query { channel: Some("d".into()), ..query };
         let Selection::Topics(set) = topics.select(&query) else { panic!("a list was asked for") };
         assert_eq!(set.ids(), [other]);
+        let query = Query { topics: Topics::Any, ..query };
+        let Selection::Topics(set) = topics.select(&query) else { panic!("a channel was asked for") };
+        assert_eq!(set.ids(), [other]);
+    }
+
+    #[test]
+    fn a_filter_matches_the_topics_that_occur_whatever_their_number() {
+        let mut topics = dictionary();
+        let names: Vec<String> = (1..=200).map(|len| "t".repeat(len)).collect();
+        let ids: Vec<TopicId> = names.iter().map(|name| topics.count("c", name, 1).0).collect();
+        topics.discount(ids[63], 1);
+        let mut filter = Bloom::EMPTY;
+        for at in [0, 63, 64, 130, 199] {
+            filter.insert(TopicBits::new([names[at].len() as u16; 3]));
+        }
+        let query = Query { topics: Topics::Bloom(Box::new(filter)), ..Query::default() };
+        let Selection::Topics(set) = topics.select(&query) else { panic!("a filter was asked for") };
+        assert_eq!(set.ids(), [ids[0], ids[64], ids[130], ids[199]]);
+        let query = Query { channel: Some("d".into()), ..query };
+        let Selection::Topics(set) = topics.select(&query) else { panic!("a filter was asked for") };
+        assert!(set.ids().is_empty(), "no topic of another channel");
     }
 }

@@ -456,7 +456,7 @@ mod tests {
     /// The rows of topics 3 and 50 from timestamp `from` until before `until`.
     fn find(direction: Direction, from: i64, until: i64, limit: usize) -> Vec<usize> {
         let (sealed, offsets, dictionary) = sealed();
-        let mut set = TopicSet::with_room_for(TOPICS as usize);
+        let mut set = TopicSet::default();
         ["3", "50"].iter().for_each(|topic| set.add(dictionary.find("c", topic).unwrap()));
         let key = |timestamp| Key { timestamp: Timestamp(timestamp), message_hash: MessageHash::MIN };
         let range = KeyRange { from: key(from), from_excluded: false, until: Some(key(until)) };
