@@ -121,7 +121,7 @@ impl SenderMetrics {
         registry.register("connections", what, self.connections.clone());
         let what = "Connections to other servers that failed";
         registry.register("connections_failed", what, self.connections_failed.clone());
-        let what = "Attempts under way, for domains that are not slow";
+        let what = "Attempts under way at other servers, for domains that are not slow";
         registry.register("connections_now", what, self.connections_now.clone());
         let what = "Attempts under way, for domains that are slow or do not answer";
         registry.register("slow_connections_now", what, self.slow_connections_now.clone());

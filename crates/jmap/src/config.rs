@@ -16,6 +16,8 @@ pub struct JmapConfig {
     pub requests_per_user_max: NonZero<usize>,
     /// How long a request beyond these waits, before it is refused with `limit`.
     pub request_wait_ms: u64,
+    /// Event streams and WebSockets that one user has open at once, both together. One more is refused with 429.
+    pub connections_per_user_max: NonZero<usize>,
     /// Objects that one /get returns.
     pub objects_in_get_max: NonZero<usize>,
     /// Objects that one /set changes.
@@ -137,6 +139,7 @@ impl Default for JmapConfig {
             calls_max: nonzero!(64),
             requests_per_user_max: nonzero!(16),
             request_wait_ms: 2_000,
+            connections_per_user_max: nonzero!(32),
             objects_in_get_max: nonzero!(1_000),
             objects_in_set_max: nonzero!(1_000),
             query_limit_max: nonzero!(5_000),

@@ -65,11 +65,16 @@ impl OpenConnections {
         self.users.lock().get(&user).copied().unwrap_or_default()
     }
 
-    /// Notes a connection until the guard is dropped.
-    pub(crate) fn open(&self, kind: ConnectionKind, user: AccountId) -> OpenConnection {
-        *self.users.lock().entry(user).or_default().of(kind) += 1;
+    /// Notes a connection until the guard is dropped; `None` when the user has `max` open already, streams and sockets together.
+    pub(crate) fn open(&self, kind: ConnectionKind, user: AccountId, max: usize) -> Option<OpenConnection> {
+        let mut users = self.users.lock();
+        if users.get(&user).is_some_and(|open| open.total() >= max as u64) {
+            return None;
+        }
+        *users.entry(user).or_default().of(kind) += 1;
+        drop(users);
         self.gauge(kind).inc();
-        OpenConnection { all: self.clone(), kind, user }
+        Some(OpenConnection { all: self.clone(), kind, user })
     }
 
     fn gauge(&self, kind: ConnectionKind) -> Gauge {
@@ -78,6 +83,10 @@ impl OpenConnections {
 }
 
 impl Connections {
+    fn total(self) -> u64 {
+        self.event_streams + self.web_sockets
+    }
+
     fn of(&mut self, kind: ConnectionKind) -> &mut u64 {
         match kind {
             ConnectionKind::EventStream => &mut self.event_streams,
@@ -114,13 +123,33 @@ mod tests {
     fn users_have_what_they_have_open() {
         let all = OpenConnections::default();
         let (one, other) = (AccountId(1), AccountId(2));
-        let streams = [0, 1].map(|_| all.open(ConnectionKind::EventStream, one));
-        let socket = all.open(ConnectionKind::WebSocket, one);
+        let streams = [0, 1].map(|_| all.open(ConnectionKind::EventStream, one, 3).unwrap());
+        let socket = all.open(ConnectionKind::WebSocket, one, 3).unwrap();
         assert_eq!(all.of(one), Connections { event_streams: 2, web_sockets: 1 });
         assert_eq!(all.of(other), Connections::default());
         assert_eq!(all.gauge(ConnectionKind::EventStream).get(), 2);
         drop((streams, socket));
         assert_eq!((all.of(one), all.gauge(ConnectionKind::WebSocket).get()), (Connections::default(), 0));
         assert!(all.users.lock().is_empty(), "users without connections take no memory");
+    }
+
+    #[test]
+    fn a_user_opens_no_more_than_the_bound_of_both_kinds_together() {
+        let all = OpenConnections::default();
+        let (one, other) = (AccountId(1), AccountId(2));
+        let stream = all.open(ConnectionKind::EventStream, one, 2).unwrap();
+        let socket = all.open(ConnectionKind::WebSocket, one, 2).unwrap();
+        for kind in ConnectionKind::ALL {
+            assert!(all.open(kind, one, 2).is_none(), "{kind:?}");
+        }
+        assert_eq!(
+            all.of(one),
+            Connections { event_streams: 1, web_sockets: 1 },
+            "what is refused does not count"
+        );
+        assert!(all.open(ConnectionKind::WebSocket, other, 2).is_some(), "others have a bound of their own");
+        drop(stream);
+        assert!(all.open(ConnectionKind::WebSocket, one, 2).is_some());
+        drop(socket);
     }
 }

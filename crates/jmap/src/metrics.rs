@@ -21,9 +21,17 @@ use crate::{
 
 /// The outcome of what succeeded.
 const OK: &str = "ok";
-/// The limits of requests (RFC 8620 §2).
-const LIMITS: [&str; 5] =
-    ["maxSizeRequest", "maxCallsInRequest", "maxConcurrentRequests", "maxConcurrentUpload", "maxSizeUpload"];
+/// The limit of event streams and WebSockets of one user, which has no name in RFC 8620.
+const CONNECTIONS: &str = "connections";
+/// The limits of requests (RFC 8620 §2), and that of connections.
+const LIMITS: [&str; 6] = [
+    "maxSizeRequest",
+    "maxCallsInRequest",
+    "maxConcurrentRequests",
+    "maxConcurrentUpload",
+    "maxSizeUpload",
+    CONNECTIONS,
+];
 
 /// Calls and requests. Cloning shares the counts.
 #[derive(Clone, Debug)]
@@ -119,7 +127,7 @@ struct OutcomeLabel {
     outcome: &'static str,
 }
 
-/// A limit by its name in the session object.
+/// A limit by its name in the session object, or [`CONNECTIONS`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LimitLabel {
     limit: &'static str,
@@ -159,7 +167,8 @@ impl JmapMetrics {
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_jmap");
         registry.register("requests", "Requests by outcome", self.requests.clone());
-        let help = "Requests and uploads that were refused for a limit, by its name in the session object";
+        let help = "Requests and uploads that were refused for a limit, by its name in the session object; event streams and \
+                    WebSockets as connections";
         registry.register("limits", help, self.limits.clone());
         registry.register("calls", "Calls by method and outcome", self.calls.clone());
         let help = "Time from a request that was read to its responses";
@@ -184,6 +193,11 @@ impl JmapMetrics {
         if let RequestErrorKind::Limit(limit) = error.kind() {
             self.limits.get_or_create(&LimitLabel { limit }).inc();
         }
+    }
+
+    /// Counts an event stream or a WebSocket that was refused because its user has too many.
+    pub(crate) fn count_refused_connection(&self) {
+        self.limits.get_or_create(&LimitLabel { limit: CONNECTIONS }).inc();
     }
 
     /// Counts a call.

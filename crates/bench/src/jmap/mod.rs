@@ -240,6 +240,7 @@ impl MailServer {
         let mut variables = vec![
             // All connections of a load are of one user.
             ("RESTANTE_JMAP__REQUESTS_PER_USER_MAX", "128".to_owned()),
+            ("RESTANTE_JMAP__CONNECTIONS_PER_USER_MAX", (2 * LISTENERS).to_string()),
             // The metrics are asked for where REST is.
             ("RESTANTE_OPERATE__LISTEN", String::new()),
         ];

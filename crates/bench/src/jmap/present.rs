@@ -97,7 +97,8 @@ const NOTES: [&str; 9] = [
      recipients, 100 of them; from the end of a mail to the last reply. blobs_of_a_mail: blobs that were stored meanwhile, by mails.",
     "disk_beyond_raw: records and blobs on disk without the bytes of the raw messages, by emails. memory_private: RssAnon of the server \
      with 100 connections. memory_import: the most that it has more while so many emails of 4 KB are delivered by LMTP over 64 connections \
-     to 100 accounts, and indexed. jmap.requests_per_user_max is 128 in this run, because all connections are of one user.",
+     to 100 accounts, and indexed. jmap.requests_per_user_max is 128 in this run, and jmap.connections_per_user_max 2,000, because all \
+     connections are of one user.",
     "text_new: an email is delivered by LMTP, and as soon as it is accepted, Email/query asks for a word that only this email has: the \
      time of the query. text_new_missed: emails that were not found.",
     "push_events and push_sockets: clients of one account that wait for changes by event stream or WebSocket. A keyword is changed when \

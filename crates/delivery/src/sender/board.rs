@@ -23,6 +23,8 @@ const WAITING_MAX: usize = 50_000;
 const WAITING_PER_DOMAIN_LOW: usize = 10;
 /// The most domains that are remembered as good.
 const GOOD_MAX: usize = 20_000;
+/// The most domains that are remembered as those of this server.
+const LOCAL_MAX: usize = 20_000;
 /// How long a domain that was slow is expected to be slow again.
 const SLOW_MEMORY: Duration = Duration::from_secs(600);
 
@@ -50,7 +52,6 @@ struct Domain {
     workers: usize,
     /// Whether it is in a list of domains that wait for a worker.
     is_listed: bool,
-    is_local: bool,
     slow_until: Option<Instant>,
     /// What stands for all its recipients, and until when no connection is tried.
     down: Option<(Reply, Instant)>,
@@ -77,6 +78,8 @@ enum Class {
     New,
     /// It is or was slow: its workers have places of their own.
     Slow,
+    /// It is of this server: its workers make no connection, and have places of their own.
+    Local,
     /// Its worker has no connection any more and notes outcomes: it takes no place.
     Noting,
 }
@@ -89,7 +92,11 @@ struct Worker {
 
 /// See the module.
 pub(super) struct Board {
+    /// One server takes the mail of all domains: they share its connections in turn, and none of them counts as new or slow.
+    has_smarthost: bool,
+    /// Workers for other servers, beside slow ones.
     connections_max: usize,
+    local_workers_max: usize,
     slow_max: usize,
     per_domain_max: usize,
     local_max: usize,
@@ -99,8 +106,11 @@ pub(super) struct Board {
     ready: VecDeque<Arc<str>>,
     ready_new: VecDeque<Arc<str>>,
     ready_slow: VecDeque<Arc<str>>,
+    ready_local: VecDeque<Arc<str>>,
     /// Domains that answered.
     good: HashSet<Arc<str>>,
+    /// Domains of this server, also while they have no mail: otherwise their next mail would wait for a connection.
+    local: HashSet<Arc<str>>,
     /// Recipients that wait or are being tried.
     in_hand: HashSet<QueuedId>,
     waiting: usize,
@@ -108,6 +118,7 @@ pub(super) struct Board {
     last_worker: u64,
     new: usize,
     slow: usize,
+    local_workers: usize,
     noting: usize,
     /// The domains of which the queue has more.
     with_more: BTreeSet<Arc<str>>,
@@ -127,23 +138,35 @@ pub(super) struct Size {
 
 impl Board {
     pub(super) fn new(config: &DeliveryConfig) -> Self {
+        let has_smarthost = !config.remote.smarthost.is_empty();
+        let mut connections_max = config.connections_max.get();
+        let mut slow_after = Duration::from_secs(config.slow_after_seconds.get());
+        if has_smarthost {
+            connections_max = connections_max.min(config.remote.smarthost_connections_max.get());
+            slow_after = Duration::MAX;
+        }
         Self {
-            connections_max: config.connections_max.get(),
+            has_smarthost,
+            connections_max,
+            local_workers_max: config.connections_max.get(),
             slow_max: config.slow_connections_max.get(),
             per_domain_max: config.connections_per_domain_max.get(),
             local_max: config.local_at_once_max.get(),
-            slow_after: Duration::from_secs(config.slow_after_seconds.get()),
+            slow_after,
             domains: BTreeMap::new(),
             ready: VecDeque::new(),
             ready_new: VecDeque::new(),
             ready_slow: VecDeque::new(),
+            ready_local: VecDeque::new(),
             good: HashSet::new(),
+            local: HashSet::new(),
             in_hand: HashSet::new(),
             waiting: 0,
             workers: BTreeMap::new(),
             last_worker: 0,
             new: 0,
             slow: 0,
+            local_workers: 0,
             noting: 0,
             with_more: BTreeSet::new(),
             again: BTreeSet::new(),
@@ -198,8 +221,9 @@ impl Board {
         let Some(domain) = self.domains.get_mut(name) else { return };
         // One worker is enough to find out about a domain, and to note that it is down.
         let is_down = domain.down.as_ref().is_some_and(|(_, until)| now < *until);
-        let is_good = self.good.contains(name);
-        let max = match domain.is_local {
+        let is_good = self.has_smarthost || self.good.contains(name);
+        let is_local = self.local.contains(name);
+        let max = match is_local {
             _ if is_down || !is_good => 1,
             true => self.local_max,
             false => self.per_domain_max,
@@ -210,6 +234,7 @@ impl Board {
         domain.is_listed = true;
         let is_slow = domain.is_slow(now);
         let list = match (is_slow, is_good) {
+            _ if is_local => &mut self.ready_local,
             (true, _) => &mut self.ready_slow,
             (false, true) => &mut self.ready,
             (false, false) => &mut self.ready_new,
@@ -238,6 +263,9 @@ impl Board {
 
     /// The next domain that waits and for which there is a place.
     fn pop(&mut self) -> Option<(Arc<str>, Class)> {
+        if self.local_workers < self.local_workers_max && !self.ready_local.is_empty() {
+            return Some((self.ready_local.pop_front()?, Class::Local));
+        }
         let has_place = self.connected() < self.connections_max;
         // Both those that answer and new ones have a quarter of the places for themselves.
         let quarter = self.connections_max.div_ceil(4);
@@ -256,9 +284,9 @@ impl Board {
         None
     }
 
-    /// Workers that have the places of domains that are not slow.
+    /// Workers that have the places of domains of other servers that are not slow.
     fn connected(&self) -> usize {
-        self.workers.len() - self.slow - self.noting
+        self.workers.len() - self.slow - self.local_workers - self.noting
     }
 
     fn count(&mut self, class: Class, change: isize) {
@@ -266,8 +294,18 @@ impl Board {
             Class::Good => {}
             Class::New => self.new = self.new.saturating_add_signed(change),
             Class::Slow => self.slow = self.slow.saturating_add_signed(change),
+            Class::Local => self.local_workers = self.local_workers.saturating_add_signed(change),
             Class::Noting => self.noting = self.noting.saturating_add_signed(change),
         }
+    }
+
+    /// Changes the class of a worker, and so the places that it is counted for. Returns the class before; `None` when it has ended.
+    fn reclassify(&mut self, id: WorkerId, class: Class) -> Option<Class> {
+        let worker = self.workers.get_mut(&id)?;
+        let before = std::mem::replace(&mut worker.class, class);
+        self.count(before, -1);
+        self.count(class, 1);
+        Some(before)
     }
 
     /// Recipients of a domain for one of its workers: all of one account of the queue.
@@ -302,21 +340,23 @@ impl Board {
 
     /// Whether a worker may give up its place before the last outcomes are noted: its domain has nothing more, others have no place, and not
     /// too many note already.
-    pub(super) fn may_leave(&self, name: &str) -> bool {
-        let has_more = self.domains.get(name).is_some_and(|domain| !domain.waiting.is_empty());
-        let is_full = self.connected() >= self.connections_max;
-        let new_max = self.connections_max - self.connections_max.div_ceil(4);
-        let is_short = (is_full && !self.ready.is_empty())
-            || ((is_full || self.new >= new_max) && !self.ready_new.is_empty());
+    pub(super) fn may_leave(&self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(&id) else { return false };
+        let has_more = self.domains.get(&worker.domain).is_some_and(|domain| !domain.waiting.is_empty());
+        let is_short = if worker.class == Class::Local {
+            self.local_workers >= self.local_workers_max && !self.ready_local.is_empty()
+        } else {
+            let is_full = self.connected() >= self.connections_max;
+            let new_max = self.connections_max - self.connections_max.div_ceil(4);
+            (is_full && !self.ready.is_empty())
+                || ((is_full || self.new >= new_max) && !self.ready_new.is_empty())
+        };
         !has_more && is_short && self.noting < self.connections_max
     }
 
     /// A worker has no connection any more and only notes outcomes: another domain may have its place. It still counts for its own domain.
     pub(super) fn left(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(&id) else { return };
-        let before = std::mem::replace(&mut worker.class, Class::Noting);
-        self.count(before, -1);
-        self.count(Class::Noting, 1);
+        let _ = self.reclassify(id, Class::Noting);
     }
 
     /// A worker has ended.
@@ -344,9 +384,12 @@ impl Board {
         }
     }
 
-    /// Whether a domain waits that could be served if a worker ended.
-    pub(super) fn is_waited_for(&self) -> bool {
-        !self.ready.is_empty() || !self.ready_new.is_empty()
+    /// Whether a domain waits that could be served if this worker ended.
+    pub(super) fn is_waited_for(&self, id: WorkerId) -> bool {
+        match self.workers.get(&id).map(|worker| worker.class) {
+            Some(Class::Local) => !self.ready_local.is_empty(),
+            _ => !self.ready.is_empty() || !self.ready_new.is_empty(),
+        }
     }
 
     /// A domain answered. Returns whether it may have more workers now.
@@ -359,12 +402,27 @@ impl Board {
         is_new
     }
 
-    /// A domain is of this server.
-    pub(super) fn set_local(&mut self, name: &Arc<str>, now: Instant) -> bool {
-        if let Some(domain) = self.domains.get_mut(name) {
-            domain.is_local = true;
+    /// The domain of a worker is of this server, so the worker gives up its place among connections. Returns whether another worker may
+    /// start now.
+    pub(super) fn set_local(&mut self, id: WorkerId, now: Instant) -> bool {
+        let Some(name) = self.workers.get(&id).map(|worker| worker.domain.clone()) else { return false };
+        let before = self.reclassify(id, Class::Local);
+        if self.local.len() >= LOCAL_MAX {
+            self.local.clear(); // those of this server are found again
         }
-        self.set_good(name, now)
+        self.local.insert(name.clone());
+        self.set_good(&name, now) || before != Some(Class::Local)
+    }
+
+    /// Whether a worker may connect to another server. One that was started for a domain of this server may not: the domain has left
+    /// since, and its next worker has a place among connections.
+    pub(super) fn may_connect(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(&id) else { return false };
+        let is_local = worker.class == Class::Local;
+        if is_local {
+            self.local.remove(&worker.domain);
+        }
+        !is_local
     }
 
     /// A domain could not be reached: this reply stands for all its recipients for some time.
@@ -388,7 +446,7 @@ impl Board {
         let mut moved = Vec::new();
         for (id, worker) in &self.workers {
             let is_stuck = now.saturating_duration_since(worker.progress) >= self.slow_after;
-            if !is_stuck || worker.class == Class::Noting {
+            if !is_stuck || matches!(worker.class, Class::Local | Class::Noting) {
                 continue;
             }
             if let Some(domain) = self.domains.get_mut(&worker.domain) {
@@ -399,10 +457,7 @@ impl Board {
             }
         }
         for id in moved {
-            let Some(worker) = self.workers.get_mut(&id) else { continue };
-            let before = std::mem::replace(&mut worker.class, Class::Slow);
-            self.count(before, -1);
-            self.count(Class::Slow, 1);
+            let _ = self.reclassify(id, Class::Slow);
         }
         // A domain that was listed before it was slow must not take a place of the others.
         for list in [&mut self.ready, &mut self.ready_new] {

@@ -32,7 +32,7 @@ pub(super) struct Worker {
     /// The domain as the index names it.
     domain: Arc<str>,
     connection: Option<Box<dyn Connection>>,
-    /// Whether it has given up its place, and ends when the last outcomes are noted.
+    /// Whether it has no place any more, and ends when the last outcomes are noted.
     has_left: bool,
 }
 
@@ -83,7 +83,7 @@ impl Worker {
                 }
             }
             let is_over = transactions >= shared.config.transactions_per_connection_max.get();
-            if is_over && shared.board.lock().is_waited_for() {
+            if is_over && shared.board.lock().is_waited_for(self.id) {
                 break;
             }
         }
@@ -152,10 +152,16 @@ impl Worker {
         let shared = self.shared.clone();
         match shared.parts.local.is_local(domain).await {
             Ok(true) => {
-                if shared.board.lock().set_local(&self.domain, Instant::now()) {
+                self.close().await; // its place is given up, and with it a connection from when the domain was of another server
+                if shared.board.lock().set_local(self.id, Instant::now()) {
                     shared.freed.notify_one();
                 }
                 return Via::Local;
+            }
+            Ok(false) if !shared.board.lock().may_connect(self.id) => {
+                self.has_left = true;
+                let why = "the domain is no longer of this server".to_owned();
+                return Via::NotNow { why, has_to_wait: false };
             }
             Ok(false) => {}
             Err(error) => return Via::NotNow { why: error.to_string(), has_to_wait: true },
@@ -234,7 +240,7 @@ impl Worker {
             let outcomes = attempt.make(&via, connection).await;
             self.progressed();
             let noting = note(&shared, &outcomes);
-            if messages.len() == 0 && shared.board.lock().may_leave(&self.domain) {
+            if messages.len() == 0 && shared.board.lock().may_leave(self.id) {
                 join(noting, self.leave()).await.0?;
             } else {
                 noting.await?;

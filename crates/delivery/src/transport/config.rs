@@ -19,6 +19,8 @@ pub struct RemoteConfig {
     /// A file with what to log in with at the smarthost, as `user:password` in one line; empty for no log-in. It is read for each connection. The
     /// smarthost then must have TLS and a certificate for its name.
     pub smarthost_credentials: PathBuf,
+    /// Connections to the smarthost at once, for all domains together; more than `delivery.connections_max` is no more than that.
+    pub smarthost_connections_max: NonZero<usize>,
     /// A file with the certificates of the authorities that certificates of other servers are checked with, where they are; empty for those of the
     /// system.
     pub authorities: PathBuf,
@@ -55,6 +57,8 @@ impl Default for RemoteConfig {
         Self {
             smarthost: String::new(),
             smarthost_credentials: PathBuf::new(),
+            // What Postfix opens to one relay.
+            smarthost_connections_max: nonzero!(20),
             authorities: PathBuf::new(),
             resolver: Vec::new(),
             resolver_timeout_ms: nonzero!(5_000),

@@ -6,6 +6,7 @@ mod dealing;
 mod notes;
 mod rate;
 mod records;
+mod smarthost;
 mod world;
 
 use std::sync::atomic::Ordering::SeqCst;

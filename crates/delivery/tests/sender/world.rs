@@ -113,6 +113,8 @@ pub(crate) struct Log {
     /// The most connections that were open at once.
     pub(crate) open_at_once_max: AtomicUsize,
     pub(crate) is_blob_store_full: AtomicBool,
+    /// Whether `here.example` is no longer of this server.
+    pub(crate) has_moved_away: AtomicBool,
 }
 
 pub(crate) struct World {
@@ -332,7 +334,7 @@ impl Connection for DoubleConnection {
 #[async_trait]
 impl Local for Double {
     async fn is_local(&self, domain: &str) -> Result<bool, Error> {
-        Ok(domain == "here.example")
+        Ok(domain == "here.example" && !self.log.has_moved_away.load(SeqCst))
     }
 
     async fn deliver(&self, message: &Outgoing, recipient: &Recipient) -> Attempted {

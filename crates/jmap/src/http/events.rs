@@ -36,8 +36,8 @@ pub(super) async fn events(State(app): State<Arc<App>>, request: HttpRequest) ->
         .and_then(|login| Asked::read(&head.uri, &head.headers).map(|asked| (login, asked)));
     let answer = async {
         let (login, asked) = asked?;
+        let open = app.open_connection(ConnectionKind::EventStream, &login)?;
         let subscription = app.pusher.subscribe(&visible_accounts(&login)).await?;
-        let open = app.parts.connections.open(ConnectionKind::EventStream, login.account);
         Ok::<_, Failure>(Events::new(subscription, asked, open))
     };
     match answer.await {

@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Request, header, request::Parts},
+    http::{HeaderValue, Request, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use restante_core::Error;
@@ -25,6 +25,7 @@ use tracing::warn;
 
 use crate::{
     JmapConfig, JmapParts,
+    connections::{ConnectionKind, OpenConnection},
     core::{
         Context, Object, Using,
         dispatch::Methods,
@@ -86,6 +87,19 @@ impl App {
             views: self.views.clone(),
             push: self.push.clone(),
         }
+    }
+
+    /// Counts a stream or a socket of a user until the guard is dropped.
+    ///
+    /// # Errors
+    /// 429 when the user has as many open as one may have.
+    fn open_connection(&self, kind: ConnectionKind, login: &Login) -> Result<OpenConnection, Refusal> {
+        let max = self.config.connections_per_user_max.get();
+        self.parts.connections.open(kind, login.account, max).ok_or_else(|| {
+            self.parts.metrics.count_refused_connection();
+            let text = format!("this user has {max} event streams and WebSockets open: close one");
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, text)
+        })
     }
 
     /// Ends all streams and sockets.

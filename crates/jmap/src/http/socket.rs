@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::{App, Failure, HttpRequest, base::base_url, events::visible_accounts, login};
 use crate::{
-    connections::ConnectionKind,
+    connections::{ConnectionKind, OpenConnection},
     core::{
         Members, Object,
         content::on_a_core,
@@ -58,7 +58,9 @@ fn answer(app: Arc<App>, request: &HttpRequest) -> Result<Response, Refusal> {
     }
     let message_bytes_max = app.config.request_bytes_max.get();
     let limits = SocketLimits { message_bytes_max, ping_interval: PING_INTERVAL };
-    let session = Arc::new(Session { app, login, base });
+    // Sockets count from the handshake on, so that many handshakes at once do not pass the bound.
+    let open = app.open_connection(ConnectionKind::WebSocket, &login)?;
+    let session = Arc::new(Session { app, login, base, _open: open });
     let mut response = upgrade.answer(limits, |socket| run(socket, session).boxed());
     response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
     Ok(response)
@@ -75,6 +77,7 @@ struct Session {
     app: Arc<App>,
     login: Arc<Login>,
     base: String,
+    _open: OpenConnection,
 }
 
 /// A message for the client, with the slot and the memory that it holds until it is sent.
@@ -92,7 +95,6 @@ enum Done {
 }
 
 async fn run(socket: &mut WebSocket<SocketStream>, session: Arc<Session>) {
-    let _open = session.app.parts.connections.open(ConnectionKind::WebSocket, session.login.account);
     // Each message has a task of its own: while a slow client takes an answer, no request holds stores or locks without going on. The
     // tasks end with the socket.
     let mut tasks = JoinSet::new();

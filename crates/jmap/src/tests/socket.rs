@@ -117,6 +117,32 @@ async fn p3_the_sub_protocol_is_offered_and_echoed() {
     }
 }
 
+/// One user could take all connections of the server.
+#[tokio::test]
+async fn p3_sockets_and_streams_of_one_user_have_a_bound() {
+    let config = crate::JmapConfig {
+        connections_per_user_max: restante_core::nonzero!(2),
+        ..crate::JmapConfig::default()
+    };
+    let served = Served::of(TestServer::with(config).await).await;
+    let server = &served.server;
+    let stream = "/jmap/events?types=*&closeafter=no&ping=0";
+    let (mut first, _second) = (served.client().await, served.client().await);
+    let Err(Error::Http(refused)) = served.connect(Some("jmap")).await else { panic!("a third socket") };
+    assert_eq!(refused.status(), 429);
+    assert_eq!(server.get(&server.alice, stream).await.status(), 429);
+    let others = server.get(&server.bob, stream).await;
+    assert_eq!(others.status(), 200, "another user has connections of its own");
+    first.close(None).await.unwrap();
+    let is_closed = async {
+        while let Some(Ok(_)) = first.next().await {}
+        while server.get(&server.alice, stream).await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, is_closed).await.expect("a socket that is closed does not count");
+}
+
 #[tokio::test]
 async fn p3_requests_are_answered_with_their_id() {
     let served = Served::new().await;
