@@ -266,6 +266,12 @@ async fn a_removed_epoch_leaves_no_table(place: Arc<TestArchive>) {
     let has = |tables: &[String], n: i32| tables.contains(&format!("messages_{n}"));
     let pruned = opened.upkeep.prune(&"time:5".parse().unwrap(), Timestamp(25 * SECOND)).await.unwrap();
     assert_eq!((pruned.parts, pruned.messages), (2, 20));
+    let left = |policy: &str| opened.upkeep.not_pruned(&policy.parse().unwrap(), Timestamp(25 * SECOND));
+    assert_eq!(left("time:5"), None);
+    assert!(
+        left("capacity:3").is_some_and(|left| left.starts_with("messages_3 (5 messages, ")),
+        "it is named"
+    );
     let tables = texts(&session, &cql).await;
     assert!(!has(&tables, 1) && !has(&tables, 2) && has(&tables, 3), "{tables:?}");
     // A message of that time gets another table.

@@ -211,9 +211,10 @@ impl Stores {
     async fn records(&self) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         for dumped in self.records.upkeep.dump(None, 4_096).await.unwrap() {
-            let number: u32 = std::str::from_utf8(&dumped.record.body.bytes).unwrap().parse().unwrap();
-            assert!(dumped.record.id >= RecordId(1));
-            let id = dumped.record.body.blobs[0];
+            let record = dumped.record.unwrap();
+            let number: u32 = std::str::from_utf8(&record.body.bytes).unwrap().parse().unwrap();
+            assert!(record.id >= RecordId(1));
+            let id = record.body.blobs[0];
             let mut source = self.blobs.blobs.read(id, 0..u64::MAX).await.unwrap();
             let mut bytes = Vec::new();
             while let Some(chunk) = source.next().await.unwrap() {

@@ -91,8 +91,8 @@ pub use transfer::{
     TRANSFER_ROWS_MAX, Tombstone, Transfer, TransferState, compare, copy,
 };
 pub use upkeep::{
-    Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,
-    Upkeep,
+    Cleaned, DUMP_RECORDS_MAX, Damage, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report,
+    Stats, Upkeep,
 };
 pub use watch::{Announcement, Lagged, PeerCommit, PeerCommits, PeerSender, Peers, Watch};
 

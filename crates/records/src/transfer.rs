@@ -6,7 +6,9 @@ mod copy;
 use async_trait::async_trait;
 use restante_core::{Identity, Timestamp};
 
-use crate::{AccountId, Error, Kind, Opened, Position, Record, RecordId, Revision};
+use crate::{
+    AccountId, Damage, Error, Kind, Opened, Position, Record, RecordId, Revision, rows::TombstoneRow,
+};
 
 pub use compare::compare;
 pub use copy::{Copied, copy};
@@ -45,7 +47,8 @@ pub trait Transfer: Send + Sync + 'static {
     /// `Invalid` for a limit of 0 or above [`TRANSFER_ACCOUNTS_MAX`].
     async fn heads(&self, after: Option<AccountId>, limit: usize) -> Result<Vec<AccountHead>, Error>;
 
-    /// A page of the rows of an account behind one, in the order of [`RowKey`]. It is empty only when there are no more.
+    /// A page of the rows of an account behind one, in the order of [`RowKey`]. It is empty only when there are no more. A damaged
+    /// row is [`Row::Damaged`], and the next ones follow.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`TRANSFER_ROWS_MAX`].
@@ -65,6 +68,9 @@ pub trait Transfer: Send + Sync + 'static {
     /// Stores rows of an account that has none of them yet and, with `head`, ends it: [`Transfer::heads`] has the account
     /// only from then on, with all rows of all calls. Durable when it returns. A call that fails or is broken off may have stored some
     /// of the rows, and has ended the account or not: [`Transfer::clear`] comes before it is tried again.
+    ///
+    /// # Errors
+    /// `Corrupt` for a [`Row::Damaged`].
     async fn put(&self, account: AccountId, rows: Vec<Row>, head: Option<AccountHead>) -> Result<(), Error>;
 
     /// Makes the store complete: servers may open it.
@@ -144,6 +150,8 @@ pub enum Row {
     Record(Record),
     /// A destroyed one.
     Tombstone(Tombstone),
+    /// Either of them, when it can't be read.
+    Damaged(RowKey, Damage),
 }
 
 impl Row {
@@ -152,13 +160,37 @@ impl Row {
         match self {
             Self::Record(record) => RowKey::Record(record.kind, record.id),
             Self::Tombstone(gone) => RowKey::Tombstone(gone.kind, gone.revision, gone.id),
+            Self::Damaged(key, _) => *key,
         }
+    }
+
+    /// The row of a record that was read.
+    pub(crate) fn of_record(kind: Kind, id: RecordId, record: Result<Record, Damage>) -> Self {
+        match record {
+            Ok(record) => Self::Record(record),
+            Err(damage) => Self::Damaged(RowKey::Record(kind, id), damage),
+        }
+    }
+
+    /// The row of a tombstone, whose place in the history is the revision and the id; `None` when the rest of it is damaged, as
+    /// `damage` says.
+    pub(crate) fn of_tombstone(
+        kind: Kind,
+        (revision, id): (Revision, RecordId),
+        gone: Option<TombstoneRow>,
+        damage: impl FnOnce() -> Error,
+    ) -> Self {
+        let Some(gone) = gone else {
+            return Self::Damaged(RowKey::Tombstone(kind, revision, id), Damage(damage().to_string()));
+        };
+        let (created, destroyed_seconds) = (gone.created, gone.second);
+        Self::Tombstone(Tombstone { kind, id, created, revision, destroyed_seconds })
     }
 
     fn bytes(&self) -> usize {
         match self {
             Self::Record(record) => record.body.bytes.len() + record.body.blobs.len() * size_of::<[u8; 32]>(),
-            Self::Tombstone(_) => 0,
+            Self::Tombstone(_) | Self::Damaged(..) => 0,
         }
     }
 }
@@ -170,6 +202,24 @@ pub enum RowKey {
     Record(Kind, RecordId),
     /// What the revision has destroyed.
     Tombstone(Kind, Revision, RecordId),
+}
+
+/// A row in words.
+fn describe(account: AccountId, key: RowKey) -> String {
+    match key {
+        RowKey::Record(kind, id) => format!("account {}, kind {}, record {}", account.0, kind.0, id.0),
+        RowKey::Tombstone(kind, revision, id) => {
+            format!(
+                "account {}, kind {}, record {}, destroyed in revision {}",
+                account.0, kind.0, id.0, revision.0
+            )
+        }
+    }
+}
+
+/// A damaged row that has to be copied.
+pub(crate) fn damaged(account: AccountId, key: RowKey, damage: &Damage) -> Error {
+    Error::corrupt(format!("{} can't be read: {}", describe(account, key), damage.0))
 }
 
 /// What is left of a record that was destroyed.

@@ -1,7 +1,7 @@
 use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Identity, Timestamp, UnsyncedBlobs};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp, UnsyncedBlobs};
 
 use crate::{AccountId, Error, Kind, Record, RecordId};
 
@@ -56,10 +56,12 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Those of a commit; what was erased until then stays erased.
     async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error>;
 
-    /// A page of all records, by account, kind and id, after a key. Each record is read as it is at that moment.
+    /// A page of all records, by account, kind and id, after a key. Each record is read as it is at that moment. A damaged record
+    /// is in the page with what is wrong with it, and the next ones follow.
     ///
     /// # Errors
-    /// `Invalid` for a limit of 0 or above [`DUMP_RECORDS_MAX`]; `Unavailable`; `Corrupt`.
+    /// `Invalid` for a limit of 0 or above [`DUMP_RECORDS_MAX`]; `Unavailable`; `Corrupt` when something other than records is
+    /// damaged, so that it is not known which there are.
     async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error>;
 
     /// A page of the blobs that records refer to, with repeats, in an order of the engine's own. `after` is the
@@ -207,13 +209,34 @@ pub struct RecordKey {
     pub id: RecordId,
 }
 
-/// A record and whose it is.
+/// A record of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dumped {
-    /// Whose.
-    pub account: AccountId,
-    /// The record.
-    pub record: Record,
+    /// Which record.
+    pub key: RecordKey,
+    /// The record, or what is wrong with it.
+    pub record: Result<Record, Damage>,
+}
+
+/// What is wrong with a record, or with what is left of a destroyed one, that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage(
+    /// As the text of an error: lowercase, no full stop.
+    pub String,
+);
+
+impl Damage {
+    /// Separates damage from other errors, so that one damaged record does not end the reading of all.
+    ///
+    /// # Errors
+    /// Those of `read` but `Corrupt`.
+    pub(crate) fn separate<T>(read: Result<T, Error>) -> Result<Result<T, Self>, Error> {
+        match read {
+            Ok(value) => Ok(Ok(value)),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Err(Self(error.to_string()))),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A page of references.

@@ -8,7 +8,7 @@ use restante_core::{ErrorKind, Timestamp};
 use restante_disk::testing::small_disk::{self, Store};
 use restante_records::{
     AccountId, Body, Change, Commit, Config, DUMP_RECORDS_MAX, Dumped, Kind, KindSchema, LmdbConfig, Opened,
-    Properties, RecordKey, Schema, open,
+    Properties, Schema, open,
 };
 use tokio::runtime::Runtime;
 
@@ -60,8 +60,9 @@ impl Store for Records {
             let dumped = self.opened.upkeep.dump(after, DUMP_RECORDS_MAX);
             let page = self.runtime.block_on(dumped).unwrap();
             let Some(last) = page.last() else { return all };
-            after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+            after = Some(last.key);
             for Dumped { record, .. } in page {
+                let record = record.unwrap();
                 let n = number(&record.body.bytes);
                 assert_eq!(record.body.bytes, body(n));
                 all.insert(n);
@@ -72,7 +73,7 @@ impl Store for Records {
     fn clean_up(&self) -> Result<Vec<u64>, (ErrorKind, String)> {
         let refused = |error: restante_records::Error| (error.kind(), error.to_string());
         let page = self.runtime.block_on(self.opened.upkeep.dump(None, 50)).unwrap();
-        let destroy = |dumped: &Dumped| Change::Destroy { kind: ITEM, id: dumped.record.id };
+        let destroy = |dumped: &Dumped| Change::Destroy { kind: ITEM, id: dumped.key.id };
         let changes: Vec<Change> = page.iter().map(destroy).collect();
         if !changes.is_empty() {
             let destroyed = self.opened.records.commit(ACCOUNT, Commit::of(changes));
@@ -80,7 +81,8 @@ impl Store for Records {
         }
         let cleaned = self.runtime.block_on(self.opened.upkeep.clean(Timestamp::MAX, 10_000));
         cleaned.map_err(refused)?;
-        Ok(page.iter().map(|dumped| number(&dumped.record.body.bytes)).collect())
+        let of = |dumped: &Dumped| number(&dumped.record.as_ref().unwrap().body.bytes);
+        Ok(page.iter().map(of).collect())
     }
 
     fn is_healthy(&self) -> bool {

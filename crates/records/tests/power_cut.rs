@@ -21,7 +21,7 @@ use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{
     AccountId, Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Commit, Config, DUMP_RECORDS_MAX, Dumped,
     Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Position, Properties, Property, RESTORE_JUMP,
-    RecordId, RecordKey, Revision, Schema, TOUCHED_MAX, open,
+    RecordId, Revision, Schema, TOUCHED_MAX, open,
 };
 use tokio::{
     runtime::Runtime,
@@ -292,7 +292,7 @@ async fn dump(store: &Opened) -> Vec<Dumped> {
     loop {
         let page = store.upkeep.dump(after, DUMP_RECORDS_MAX).await.unwrap();
         let Some(last) = page.last() else { return all };
-        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+        after = Some(last.key);
         all.extend(page);
     }
 }
@@ -327,7 +327,7 @@ async fn check_store(
     }
     let model = model(&revisions).await;
     let (mut there, expected) = (dump(&store).await, dump(&model).await);
-    there.retain(|dumped| dumped.account != ERASED);
+    there.retain(|dumped| dumped.key.account != ERASED);
     assert!(
         there == expected,
         "a commit is there in parts: {} records instead of {}",
@@ -384,8 +384,8 @@ async fn check(cut: &Cut<'_>, log_bytes: u64, seen: &mut Seen) {
     let left: Vec<RecordId> = dump(&store)
         .await
         .iter()
-        .filter(|dumped| dumped.account == ERASED)
-        .map(|dumped| dumped.record.id)
+        .filter(|dumped| dumped.key.account == ERASED)
+        .map(|dumped| dumped.key.id)
         .collect();
     assert!(left.iter().all(|id| id.0 > acknowledged.erased.into()), "what was erased is back: {left:?}");
     store.upkeep.erase(ERASED, usize::MAX).await.unwrap();

@@ -65,6 +65,7 @@ pub(crate) async fn open(url: CassandraUrl, config: Config) -> Result<Opened, Er
         database: Database::new(url.clone(), settings, config.clock.clone())?,
         catalog: Catalog::new(config.topic_bits),
         marks: Marks::default(),
+        left_by_prune: parking_lot::Mutex::default(),
         in_flight: InFlight::default(),
         changing_schema: tokio::sync::Mutex::new(()),
         cut: Cut {
@@ -114,6 +115,7 @@ struct Shared {
     database: Database,
     catalog: Catalog,
     marks: Marks,
+    left_by_prune: parking_lot::Mutex<retention::Left>,
     in_flight: InFlight,
     /// One change of the tables at a time.
     changing_schema: tokio::sync::Mutex<()>,
@@ -353,6 +355,10 @@ impl Upkeep for Cassandra {
         self.queue()?;
         self.shared.prepared().await?;
         retention::prune(&self.shared, policy, now).await
+    }
+
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        self.shared.left_by_prune.lock().not_removed(policy, now)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {

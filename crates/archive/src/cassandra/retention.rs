@@ -39,9 +39,9 @@ pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -
         }
     }
     shared.sync().await?;
-    let held = held(shared).await?;
+    let mut left = held(shared).await?;
     let mut pruned = Pruned::default();
-    for held in choose(&held, policy, now) {
+    for held in choose(&left, policy, now) {
         let epoch = &held.epoch;
         let windows = shared.catalog.contents(epoch.id).windows.clone();
         let is_taken_out = match held.count.messages {
@@ -51,6 +51,7 @@ pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -
         if !is_taken_out {
             continue; // another server drops it, or it is not empty any more
         }
+        left.retain(|other| other.epoch.id != epoch.id);
         // Counted now, when no new append stores into it.
         let count = marks::sum(shared.count(epoch, &windows, false).await?.values());
         drop_epoch(shared, epoch).await?;
@@ -60,7 +61,39 @@ pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -
         pruned.disk_bytes += count.disk_bytes();
         pruned.parts += 1;
     }
+    *shared.left_by_prune.lock() = Left { held: left };
     Ok(pruned)
+}
+
+/// What the last prune has left.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    held: Vec<Held>,
+}
+
+impl Left {
+    /// Says which epoch stays although the policy may let some of its messages go, and why; `None` when there is none.
+    pub(super) fn not_removed(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        let oldest = self.held.iter().find(|held| held.count.messages > 0)?;
+        let messages: u64 = self.held.iter().map(|held| held.count.messages).sum();
+        let bytes: u64 = self.held.iter().map(|held| held.count.disk_bytes()).sum();
+        let first_ns = oldest.count.oldest.unwrap_or(oldest.epoch.first_ns);
+        let is_too_old = policy.oldest_kept(now).is_some_and(|kept| first_ns < kept.0);
+        let is_too_many = policy.capacity.is_some_and(|capacity| messages > capacity);
+        let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
+        if !(is_too_old || is_too_many || is_too_big) {
+            return None;
+        }
+        Some(format!(
+            "{} ({} messages, {} bytes, from {} on) stays although it may have messages that the policy lets go: the policy keeps \
+             others of it, and an epoch is removed as a whole. It goes once the policy keeps none of it; shorter epochs \
+             (archive.cassandra.epoch_seconds) go sooner",
+            schema::table(oldest.epoch.id),
+            oldest.count.messages,
+            oldest.count.disk_bytes(),
+            Timestamp(first_ns)
+        ))
+    }
 }
 
 /// All open epochs with what they have, in the order of time.
@@ -231,6 +264,34 @@ mod tests {
         assert_eq!(chosen(&days(5), "capacity:30", 0), [0, 1]);
         assert_eq!(chosen(&days(5), "time:1", 1_000_000_250), [0, 1]);
         assert_eq!(chosen(&days(5), "time:1;capacity:20", 1_000_000_250), [0, 1, 2]);
+    }
+
+    /// Nothing was said about it.
+    #[test]
+    fn the_epoch_that_a_policy_lets_go_in_part_is_named() {
+        let left = Left { held: days(3) };
+        let not_removed = |policy: &str, now| left.not_removed(&policy.parse().unwrap(), Timestamp(now));
+        for (policy, now, is_left) in [
+            ("capacity:30", 0, false),
+            ("capacity:29", 0, true),
+            ("size:1MB", 0, false),
+            ("time:1", 1_000_000_000, false),
+            ("time:1", 1_000_000_001, true),
+        ] {
+            let said = not_removed(policy, now);
+            assert_eq!(said.is_some(), is_left, "{policy}: {said:?}");
+            let is_named =
+                |said: &String| said.starts_with("messages_0 (10 messages, ") && said.contains(" stays ");
+            assert!(said.iter().all(is_named), "{said:?}");
+        }
+        let mut with_empty = days(2);
+        with_empty[0].count.messages = 0;
+        let said = Left { held: with_empty }.not_removed(&"capacity:5".parse().unwrap(), Timestamp(0));
+        assert!(
+            said.is_some_and(|said| said.starts_with("messages_1 ")),
+            "an empty one has nothing to let go"
+        );
+        assert_eq!(Left::default().not_removed(&"capacity:5".parse().unwrap(), Timestamp(0)), None);
     }
 
     #[test]

@@ -15,8 +15,7 @@ use restante_core::{Clock, ManualClock, Timestamp};
 use restante_follow::{Handler, HandlerError};
 use restante_records::{
     AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get,
-    Kind, KindSchema, Opened, Position, Properties, RecordId, RecordKey, Records, Revision, Schema, Touched,
-    open,
+    Kind, KindSchema, Opened, Position, Properties, RecordId, Records, Revision, Schema, Touched, open,
 };
 use tokio::sync::Notify;
 
@@ -94,10 +93,10 @@ impl Store {
         loop {
             let page = self.opened.upkeep.dump(after, 100).await.unwrap();
             let Some(last) = page.last() else { return copied };
-            after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+            after = Some(last.key);
             for dumped in page {
-                let record = dumped.record;
-                copied.insert((dumped.account, record.kind, record.id), record.body.bytes);
+                let record = dumped.record.unwrap();
+                copied.insert((dumped.key.account, record.kind, record.id), record.body.bytes);
             }
         }
     }

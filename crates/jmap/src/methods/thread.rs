@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 
+use restante_core::ErrorKind;
 use restante_directory::Access;
 use restante_mail::{EmailState, email, thread};
 use restante_records::{AccountId, Error, Get, QUERIES_MAX, Query, RecordId, Records, Value};
@@ -109,32 +110,79 @@ pub(super) async fn emails_of_each(
     Ok(emails)
 }
 
-/// The ids of all threads. Each is found by the one before it, so that long threads take no longer than short ones.
+/// The ids of all threads. Each is found by the one before it, so that long threads take no longer than short ones. A thread whose first
+/// email is damaged is found by its next one; one that has only damaged emails is left out, as those are by Email/get. The records log
+/// them.
 async fn all(context: &Context, account: AccountId) -> Result<Vec<String>, MethodError> {
-    let mut ids = Vec::new();
-    let mut after: Bound<Value> = Bound::Unbounded;
+    let behind = |thread: Bound<Value>| {
+        Query::new(email::KIND, email::BY_THREAD).between(thread, Bound::Unbounded).limit(1)
+    };
+    let (mut ids, mut damaged) = (Vec::new(), 0);
+    let mut query = behind(Bound::Unbounded);
     loop {
-        let query =
-            Query::new(email::KIND, email::BY_THREAD).between(after.clone(), Bound::Unbounded).limit(1);
-        let first = context.records().query(account, &query).await?.ids;
-        if first.is_empty() {
-            return Ok(ids);
+        let page = context.records().query(account, &query).await?;
+        let Some(first) = page.ids.first() else { break };
+        match thread_of(context, account, *first).await {
+            Ok(Some(thread)) => {
+                ids.push(IdType::Thread.id(thread));
+                query = behind(Bound::Excluded(thread.into()));
+            }
+            // It was destroyed since the index was read, and is not in the index any more.
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                damaged += 1;
+                let Some(next) = page.next else { break };
+                query = query.after(next);
+            }
+            Err(error) => return Err(error.into()),
         }
-        let found = context.records().get(account, &Get::small(email::KIND, first)).await?;
-        // An email that was destroyed since the index was read is not in the index any more.
-        let Some(record) = found.into_iter().flatten().next() else { continue };
-        let thread = EmailState::of(&record)?.thread;
-        ids.push(IdType::Thread.id(thread));
-        context.check_objects_in_get(ids.len())?;
-        after = Bound::Excluded(thread.into());
+        context.check_objects_in_get(ids.len() + damaged)?;
     }
+    // As Email/get: it fails when it finds nothing but damage.
+    if ids.is_empty() && damaged > 0 {
+        return Err(MethodError::ServerFail);
+    }
+    Ok(ids)
+}
+
+/// The thread of an email; `None` when there is no such email.
+async fn thread_of(context: &Context, account: AccountId, id: RecordId) -> Result<Option<RecordId>, Error> {
+    let found = context.records().get(account, &Get::small(email::KIND, vec![id])).await?;
+    let Some(record) = found.into_iter().flatten().next() else { return Ok(None) };
+    Ok(Some(EmailState::of(&record)?.thread))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::BTreeSet,
+        sync::{Arc, Mutex},
+    };
+
+    use async_trait::async_trait;
+    use restante_mail::email;
+    use restante_records::{
+        Error, Get, RecordId, Records,
+        testing::{Hook, Hooked},
+    };
     use serde_json::{Value, json};
 
-    use crate::testing::TestServer;
+    use crate::{JmapConfig, core::IdType, testing::TestServer};
+
+    /// The emails that are damaged.
+    #[derive(Default)]
+    struct Damaged(Mutex<BTreeSet<RecordId>>);
+
+    #[async_trait]
+    impl Hook for Damaged {
+        fn before_get(&self, get: &Get) -> Result<(), Error> {
+            let damaged = self.0.lock().unwrap();
+            match get.kind == email::KIND && get.ids.iter().any(|id| damaged.contains(id)) {
+                true => Err(Error::corrupt("a row is damaged")),
+                false => Ok(()),
+            }
+        }
+    }
 
     async fn call(server: &TestServer, name: &str, arguments: Value) -> Value {
         let mut arguments = arguments;
@@ -174,6 +222,44 @@ mod tests {
         let all = call(&server, "Thread/get", json!({"properties": ["id"]})).await;
         let expected = json!([{"id": late["threadId"]}, {"id": other["threadId"]}]);
         assert_eq!((&all["list"], &all["state"]), (&expected, &answer["state"]));
+    }
+
+    /// The call failed as a whole.
+    #[tokio::test]
+    async fn threads_of_damaged_emails_are_found_by_others_or_left_out_of_all() {
+        let mut hooked = None;
+        let wrap = |inner: Arc<dyn Records>| {
+            let records = Arc::new(Hooked { inner, hook: Damaged::default() });
+            hooked = Some(records.clone());
+            records as Arc<dyn Records>
+        };
+        let server = TestServer::with_records(JmapConfig::default(), wrap).await;
+        let first = import(&server, "Message-ID: <1@x>\r\n", "2026-01-01T00:00:00Z").await;
+        let joined =
+            import(&server, "Message-ID: <2@x>\r\nReferences: <1@x>\r\n", "2026-01-03T00:00:00Z").await;
+        let alone = import(&server, "Message-ID: <8@x>\r\n", "2026-01-02T00:00:00Z").await;
+        let last = import(&server, "Message-ID: <9@x>\r\n", "2026-01-02T00:00:00Z").await;
+        let damage = |emails: &[&Value]| {
+            let records =
+                emails.iter().map(|email| IdType::Email.record(email["id"].as_str().unwrap()).unwrap());
+            *hooked.as_ref().unwrap().hook.0.lock().unwrap() = records.collect();
+        };
+        let thread = |email: &Value| json!({"id": email["threadId"]});
+        let all = json!({"properties": ["id"]});
+        for (damaged, expected) in [
+            (vec![&first], json!([thread(&first), thread(&alone), thread(&last)])),
+            (vec![&first, &joined], json!([thread(&alone), thread(&last)])),
+            (vec![&alone, &last], json!([thread(&first)])),
+        ] {
+            damage(&damaged);
+            assert_eq!(call(&server, "Thread/get", all.clone()).await["list"], expected, "{damaged:?}");
+        }
+        let ids = json!({"ids": [alone["threadId"]]});
+        let named = json!([{"id": alone["threadId"], "emailIds": [alone["id"]]}]);
+        assert_eq!(call(&server, "Thread/get", ids).await["list"], named, "it does exist");
+        damage(&[&first, &joined, &alone, &last]);
+        let arguments = json!({"accountId": server.alice.id});
+        assert_eq!(server.call("Thread/get", arguments).await["type"], "serverFail");
     }
 
     #[tokio::test]

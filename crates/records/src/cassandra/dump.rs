@@ -9,7 +9,7 @@ use super::{
     schema::{REFERENCE_BITS, RESTORE_BITS, STATE, after, corrupt, decode_state_key, state_key},
     view::{Range, View, ViewError, behind},
 };
-use crate::{AccountId, Dumped, Error, Record, RecordKey, Referenced, map::blobs_of, validate};
+use crate::{AccountId, Damage, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
 /// Bodies of a page of references: each refers to 256 blobs at most.
 const REFERENCED_BODIES: usize = 1_024;
@@ -64,7 +64,7 @@ impl Shared {
             let read = self.dump_view(&view, &from, room).await;
             match read {
                 // A body that is missing may have been replaced since its state was read.
-                Err(ViewError::Failed(_)) if missing != Some(view.head.version) => {
+                Ok(records) if has_damage(&records) && missing != Some(view.head.version) => {
                     missing = Some(view.head.version);
                 }
                 read => {
@@ -78,10 +78,8 @@ impl Shared {
     }
 
     async fn dump_view(&self, view: &View<'_>, from: &[u8], room: usize) -> Result<Vec<Dumped>, ViewError> {
-        let account = view.account();
         let behind = self.restores().saturating_sub(view.head.row.restores);
-        let records = self.view_records(view, from, room, behind).await?;
-        Ok(records.into_iter().map(|record| Dumped { account, record }).collect())
+        self.view_records(view, from, room, behind).await
     }
 
     /// The records of an account from a key on, `limit` at most. Their counters jump for `behind` restores.
@@ -91,15 +89,17 @@ impl Shared {
         from: &[u8],
         limit: usize,
         behind: u64,
-    ) -> Result<Vec<Record>, ViewError> {
+    ) -> Result<Vec<Dumped>, ViewError> {
         let account = view.account();
         let to = after(STATE);
         let rows = view.slice(Range { from, to: &to, limit, is_down: false }).await?;
         let bodies = self.bodies_of(account, rows.iter().map(|(_, value)| value), true).await?;
         let mut records = Vec::with_capacity(rows.len());
         for (key, value) in &rows {
-            let place = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;
-            records.push(self.record(account, place, value, Some(&bodies), behind)?);
+            let (kind, id) = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;
+            let read = self.record(account, (kind, id), value, Some(&bodies), behind);
+            let key = RecordKey { account, kind, id };
+            records.push(Dumped { key, record: Damage::separate(read)? });
         }
         Ok(records)
     }
@@ -155,4 +155,8 @@ impl Shared {
         let before = (restores << RESTORE_BITS).saturating_sub(1);
         Ok(self.last_counter(restores).await?.map_or(before, |counter| counter.last_body()))
     }
+}
+
+fn has_damage(records: &[Dumped]) -> bool {
+    records.iter().any(|dumped| dumped.record.is_err())
 }

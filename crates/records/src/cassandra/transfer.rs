@@ -26,7 +26,7 @@ use super::{
     view::{Range, View, ViewError, behind},
 };
 use crate::{
-    AccountHead, AccountId, Error, Kind, Position, Row, RowKey, Tombstone, Transfer, TransferState,
+    AccountHead, AccountId, Error, Kind, Position, Row, RowKey, Transfer, TransferState,
     map::{
         keys::tombstone_key,
         moving::{count_bodies, plan},
@@ -168,11 +168,11 @@ impl Shared {
         };
         if let Some(from) = from {
             // As they are stored: no counter has jumped.
-            for record in self.view_records(view, &from, limit, 0).await? {
+            for dumped in self.view_records(view, &from, limit, 0).await? {
                 if page.is_full() {
                     break;
                 }
-                page.push(Row::Record(record));
+                page.push(Row::of_record(dumped.key.kind, dumped.key.id, dumped.record));
             }
         }
         for share in view.head.row.kinds.iter().filter(|share| share.tombstones > 0) {
@@ -394,15 +394,9 @@ async fn add_tombstones(
     };
     let range = Range { from: &from, to: &to, limit: page.room(), is_down: false };
     for (key, value) in view.slice(range).await? {
-        let parts = decode_history_key(&key).zip(TombstoneRow::decode(&value));
-        let (parts, gone) = parts.ok_or_else(|| corrupt(view.account(), &key))?;
-        page.push(Row::Tombstone(Tombstone {
-            kind,
-            id: parts.id,
-            created: gone.created,
-            revision: parts.revision,
-            destroyed_seconds: gone.second,
-        }));
+        let parts = decode_history_key(&key).ok_or_else(|| corrupt(view.account(), &key))?;
+        let (place, gone) = ((parts.revision, parts.id), TombstoneRow::decode(&value));
+        page.push(Row::of_tombstone(kind, place, gone, || corrupt(view.account(), &key)));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::{
     schema::{BODY, BodyNumber, STATE, body_key, corrupt, decode_body_key, decode_state_key, state_key},
     walk::walk,
 };
-use crate::{Dumped, Error, RecordKey, Referenced, validate};
+use crate::{Damage, Dumped, Error, RecordKey, Referenced, validate};
 
 /// Blobs after which a page of references ends; those of the last body are returned whole.
 const REFERENCED_BLOBS: usize = 4_096;
@@ -24,8 +24,10 @@ impl Engine {
         let mut page = Vec::new();
         walk(&self.store, STATE, from, &mut |view, key, _| {
             let (account, kind, id) = decode_state_key(key).ok_or_else(|| corrupt(STATE, key))?;
-            let record = self.read_record(view, account, kind, id, true)?;
-            page.extend(record.map(|record| Dumped { account, record }));
+            let read = self.read_record(view, account, kind, id, true);
+            if let Some(record) = Damage::separate(read)?.transpose() {
+                page.push(Dumped { key: RecordKey { account, kind, id }, record });
+            }
             Ok(if page.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         Ok(page)
@@ -57,6 +59,7 @@ mod tests {
     use std::{collections::BTreeSet, sync::Arc};
 
     use restante_core::{BlobId, ErrorKind};
+    use restante_lmdb::Batch;
 
     use super::*;
     use crate::{
@@ -109,10 +112,10 @@ mod tests {
                 let page = engine.dump(after, limit).unwrap();
                 assert!(page.len() <= limit);
                 let Some(last) = page.last() else { break };
-                after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+                after = Some(last.key);
                 for dumped in page {
-                    assert!(!dumped.record.body.bytes.is_empty());
-                    places.push((dumped.account, dumped.record.kind, dumped.record.id));
+                    assert!(!dumped.record.unwrap().body.bytes.is_empty());
+                    places.push((dumped.key.account, dumped.key.kind, dumped.key.id));
                 }
             }
             assert_eq!(places.len(), 300, "{limit}");
@@ -121,6 +124,40 @@ mod tests {
         }
         for limit in [0, DUMP_RECORDS_MAX + 1] {
             assert_eq!(engine.dump(None, limit).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+
+    /// The dump ended there.
+    #[tokio::test]
+    async fn a_damaged_record_is_in_a_dump_as_damaged_and_the_next_ones_follow() {
+        let (_folder, engine) = engine();
+        let ids = make(&engine, (0..5).map(|n| create(email(1, n)))).await;
+        for id in [ids[1], ids[4]] {
+            let damage = move |batch: &mut Batch<'_>| {
+                batch.put(STATE, &state_key(OURS, EMAIL, id), b"");
+                Ok(())
+            };
+            engine.store.write(damage).await.unwrap();
+        }
+        for limit in [1, 2, 5, DUMP_RECORDS_MAX] {
+            let (mut read, mut damaged, mut after) = (Vec::new(), Vec::new(), None);
+            loop {
+                let page = engine.dump(after, limit).unwrap();
+                assert!(page.len() <= limit);
+                let Some(last) = page.last() else { break };
+                after = Some(last.key);
+                for dumped in page {
+                    match dumped.record {
+                        Ok(record) => read.push(record.id),
+                        Err(Damage(what)) => {
+                            assert!(what.contains("is damaged"), "{what}");
+                            damaged.push(dumped.key);
+                        }
+                    }
+                }
+            }
+            assert_eq!(read, [ids[0], ids[2], ids[3]], "{limit}");
+            assert_eq!(damaged, [ids[1], ids[4]].map(|id| RecordKey { account: OURS, kind: EMAIL, id }));
         }
     }
 

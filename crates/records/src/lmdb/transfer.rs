@@ -22,8 +22,10 @@ use super::{
     walk::walk,
 };
 use crate::{
-    AccountHead, AccountId, Error, Kind, Record, Row, RowKey, Tombstone, Touched, Transfer, TransferState,
-    entries, transfer::RowPage, validate,
+    AccountHead, AccountId, Damage, Error, Kind, Record, Row, RowKey, Touched, Transfer, TransferState,
+    entries,
+    transfer::{RowPage, damaged},
+    validate,
 };
 
 /// Rows that are removed in one write.
@@ -179,8 +181,9 @@ impl Engine {
             && let Some((key, _)) = rows.next()?
         {
             let (_, kind, id) = decode_state_key(key).ok_or_else(|| corrupt(STATE, key))?;
-            let record = self.read_stored(view, account, kind, id, true)?;
-            page.push(Row::Record(record.ok_or_else(|| corrupt(STATE, key))?));
+            let read = self.read_stored(view, account, kind, id, true);
+            let read = read.and_then(|record| record.ok_or_else(|| corrupt(STATE, key)));
+            page.push(Row::of_record(kind, id, Damage::separate(read)?));
         }
         Ok(())
     }
@@ -225,10 +228,8 @@ fn read_tombstones(
     while !page.is_full()
         && let Some((key, value)) = rows.next()?
     {
-        let parts = decode_history_key(key, prefix.len()).zip(TombstoneRow::decode(value));
-        let ((revision, id), row) = parts.ok_or_else(|| corrupt(HISTORY, key))?;
-        let (created, destroyed_seconds) = (row.created, row.second);
-        page.push(Row::Tombstone(Tombstone { kind, id, created, revision, destroyed_seconds }));
+        let place = decode_history_key(key, prefix.len()).ok_or_else(|| corrupt(HISTORY, key))?;
+        page.push(Row::of_tombstone(kind, place, TombstoneRow::decode(value), || corrupt(HISTORY, key)));
     }
     Ok(())
 }
@@ -282,6 +283,7 @@ impl PlannedRow {
     fn of(engine: &Engine, account: AccountId, row: Row) -> Result<Self, Error> {
         let record = match row {
             Row::Record(record) => record,
+            Row::Damaged(key, damage) => return Err(damaged(account, key, &damage)),
             Row::Tombstone(gone) => {
                 let row = TombstoneRow { created: gone.created, second: gone.destroyed_seconds };
                 let key = tombstone_key(account, gone.kind, gone.revision, gone.id);
@@ -325,5 +327,82 @@ impl PlannedRow {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use restante_core::ErrorKind;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{
+        Moving, Opened, RecordId, Revision, compare, copy,
+        lmdb::testing::{ACCOUNT as OURS, EMAIL, create, destroy, email, engine, make},
+    };
+
+    /// A store of five emails, two of which are destroyed; the same each time.
+    async fn filled() -> (TempDir, Arc<Engine>, Moving) {
+        let (folder, engine) = engine();
+        let ids = make(&engine, (1..=5).map(|n| create(email(1, n)))).await;
+        make(&engine, [destroy(ids[3]), destroy(ids[4])]).await;
+        let faces = Arc::new(Faces(engine.clone()));
+        let opened =
+            Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone(), peers: None };
+        (folder, engine, Moving { opened, transfer: faces })
+    }
+
+    async fn differences(a: &Moving, b: &Moving) -> Vec<String> {
+        let report = compare(a, b, &|_, _| ()).await.unwrap();
+        assert_eq!((report.wrong, report.records), (report.findings.len() as u64, 5));
+        report.findings.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what)).collect()
+    }
+
+    async fn damage(engine: &Engine, table: Table, key: KeyBuf) {
+        let damage = move |batch: &mut Batch<'_>| {
+            batch.put(table, &key, b"");
+            Ok(())
+        };
+        engine.store.write(damage).await.unwrap();
+    }
+
+    /// The comparison ended there.
+    #[tokio::test]
+    async fn a_comparison_reports_damaged_rows_and_goes_on_with_the_others() {
+        let ((_one, first, a), (_other, second, b)) = (filled().await, filled().await);
+        assert_eq!(differences(&a, &b).await, Vec::<String>::new());
+        let state = state_key(OURS, EMAIL, RecordId(2));
+        damage(&first, STATE, state.clone()).await;
+        damage(&first, HISTORY, tombstone_key(OURS, EMAIL, Revision(2), RecordId(4))).await;
+        damage(&second, STATE, state_key(OURS, EMAIL, RecordId(3))).await;
+        let place = format!("account {}, kind {}, record", OURS.0, EMAIL.0);
+        let expected = [
+            format!("{place} 2: it can't be read in the first: the row "),
+            format!("{place} 3: it can't be read in the second: the row "),
+            format!("{place} 4, destroyed in revision 2: it can't be read in the first: the row "),
+        ];
+        let found = differences(&a, &b).await;
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
+        damage(&second, STATE, state).await;
+        assert_eq!(differences(&a, &b).await.len(), 4, "what is damaged in both is not equal");
+    }
+
+    #[tokio::test]
+    async fn a_copy_names_the_damaged_record_that_it_refuses() {
+        let (_one, from, source) = filled().await;
+        damage(&from, STATE, state_key(OURS, EMAIL, RecordId(2))).await;
+        let (_other, target) = engine();
+        let faces = Arc::new(Faces(target));
+        let opened =
+            Opened { records: faces.clone(), feed: faces.clone(), upkeep: faces.clone(), peers: None };
+        let error = copy(&source, &Moving { opened, transfer: faces }, &|_, _| ()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let place = format!("account {}, kind {}, record 2 can't be read: ", OURS.0, EMAIL.0);
+        assert!(error.to_string().starts_with(&place), "{error}");
     }
 }

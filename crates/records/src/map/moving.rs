@@ -7,6 +7,7 @@ use super::{
 use crate::{
     AccountId, Body, Error, Record, Row, Schema,
     rows::{BodyNumber, LiveRow, StateRow, TombstoneRow},
+    transfer::damaged,
 };
 
 fn is_stored(body: &Body) -> bool {
@@ -35,6 +36,7 @@ pub(crate) fn plan(
     for row in rows {
         match row {
             Row::Record(record) => plan_record(schema, account, record, numbers, &mut writes)?,
+            Row::Damaged(key, damage) => return Err(damaged(account, key, &damage)),
             Row::Tombstone(gone) => {
                 let row = TombstoneRow { created: gone.created, second: gone.destroyed_seconds };
                 let value = Value::new(row.encode().into_vec(), None);

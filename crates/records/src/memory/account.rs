@@ -231,6 +231,7 @@ impl Account {
                 let tombstone = Tombstone { created: gone.created, destroyed_at };
                 self.tombstones.insert((gone.kind, gone.revision, gone.id), tombstone);
             }
+            Row::Damaged(..) => {} // refused before
         }
     }
 

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::{
     AccountHead, AccountId, Error, Position, Row, RowKey, Transfer, TransferState,
     memory::{Model, account::Account},
-    transfer::RowPage,
+    transfer::{RowPage, damaged},
     validate,
 };
 
@@ -61,6 +61,11 @@ impl Transfer for Model {
     async fn put(&self, account: AccountId, rows: Vec<Row>, head: Option<AccountHead>) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.check_open()?;
+        for row in &rows {
+            if let Row::Damaged(key, damage) = row {
+                return Err(damaged(account, *key, damage));
+            }
+        }
         let first_body = state.bodies + 1;
         state.bodies += rows.len() as u64;
         let known = state.unfinished.entry(account).or_insert_with(Account::new);

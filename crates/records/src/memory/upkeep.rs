@@ -78,7 +78,7 @@ impl Upkeep for Model {
                 let place = RecordKey { account: *account, kind: *kind, id: *id };
                 let is_behind = after.is_none_or(|after| place > after);
                 if is_behind && page.len() < limit {
-                    page.push(Dumped { account: *account, record: stored.record.clone() });
+                    page.push(Dumped { key: place, record: Ok(stored.record.clone()) });
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::{
     schema::{STATE, account_to_sql, after, corrupt, decode_state_key, from_sql, state_key, to_sql},
     stats::{ACCOUNTS, heads},
 };
-use crate::{AccountId, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
+use crate::{AccountId, Damage, Dumped, Error, RecordKey, Referenced, map::blobs_of, validate};
 
 /// Bodies of a page of references: each refers to 256 blobs at most.
 const REFERENCED_BODIES: i64 = 1_024;
@@ -75,10 +75,11 @@ impl Shared {
         for row in &rows {
             let key: &[u8] = value(row, 0)?;
             let (kind, id) = decode_state_key(key).ok_or_else(|| corrupt(account, key))?;
-            let record = self.record(account, kind, id, row, 1, true, is_behind)?;
-            records.push(Dumped { account, record });
+            let read = self.record(account, kind, id, row, 1, true, is_behind);
+            let key = RecordKey { account, kind, id };
+            records.push(Dumped { key, record: Damage::separate(read)? });
         }
-        records.sort_by_key(|dumped| (dumped.record.kind, dumped.record.id));
+        records.sort_by_key(|dumped| dumped.key);
         page.extend(records);
         Ok(())
     }

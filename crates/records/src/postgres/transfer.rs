@@ -18,7 +18,7 @@ use super::{
     transact::{self, DELETE_BODIES, decode_head},
 };
 use crate::{
-    AccountHead, AccountId, Error, Kind, Position, Row, RowKey, Tombstone, Transfer, TransferState,
+    AccountHead, AccountId, Error, Kind, Position, Row, RowKey, Transfer, TransferState,
     map::{
         keys::tombstone_key,
         moving::{count_bodies, plan},
@@ -169,7 +169,7 @@ impl Shared {
                 if page.is_full() {
                     break;
                 }
-                page.push(Row::Record(dumped.record));
+                page.push(Row::of_record(dumped.key.kind, dumped.key.id, dumped.record));
             }
         }
         for share in head.kinds.iter().filter(|share| share.tombstones > 0) {
@@ -200,15 +200,9 @@ impl Shared {
         let read = async |connection: &Connection| connection.query(WHAT, ROWS, &parameters).await;
         for row in &self.read(WHAT, read).await? {
             let (key, value): (&[u8], &[u8]) = (column(row, 0)?, column(row, 1)?);
-            let parts = decode_history_key(key).zip(TombstoneRow::decode(value));
-            let (parts, gone) = parts.ok_or_else(|| corrupt(account, key))?;
-            page.push(Row::Tombstone(Tombstone {
-                kind,
-                id: parts.id,
-                created: gone.created,
-                revision: parts.revision,
-                destroyed_seconds: gone.second,
-            }));
+            let parts = decode_history_key(key).ok_or_else(|| corrupt(account, key))?;
+            let (place, gone) = ((parts.revision, parts.id), TombstoneRow::decode(value));
+            page.push(Row::of_tombstone(kind, place, gone, || corrupt(account, key)));
         }
         Ok(())
     }

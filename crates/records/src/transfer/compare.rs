@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     AccountHead, HeadPair, HeadPairs, Heads, KindHead, Moving, Row, RowKey, TRANSFER_ROWS_MAX,
-    copy::next_accounts, count_rows,
+    copy::next_accounts, count_rows, describe,
 };
 use crate::{AccountId, Error, Kind, Position, Report};
 
 /// Compares everything that [`super::copy`] copies; reports what differs. [`Report::records`] is the number of records and
 /// tombstones that both have. What follows from the records, as indexes do, is not compared: [`crate::Upkeep::check`] checks it.
+/// A damaged record or tombstone is reported, and the others are compared.
 ///
 /// `progress` is called with the rows of `a` that are done and those in all.
 ///
@@ -47,18 +48,6 @@ struct Comparison<'p> {
 
 fn account(account: AccountId) -> String {
     format!("account {}", account.0)
-}
-
-fn row(of: AccountId, key: RowKey) -> String {
-    match key {
-        RowKey::Record(kind, id) => format!("account {}, kind {}, record {}", of.0, kind.0, id.0),
-        RowKey::Tombstone(kind, revision, id) => {
-            format!(
-                "account {}, kind {}, record {}, destroyed in revision {}",
-                of.0, kind.0, id.0, revision.0
-            )
-        }
-    }
 }
 
 impl Comparison<'_> {
@@ -106,12 +95,13 @@ impl Comparison<'_> {
                 self.rows(left.account, one, two);
             }
             if let (Some(one), true) = (&next, order.is_lt()) {
-                self.report.note(row(left.account, one.key()), "only in the first");
+                self.report.note(describe(left.account, one.key()), "only in the first");
             }
             if let (Some(two), true) = (&other, order.is_gt()) {
-                self.report.note(row(left.account, two.key()), "only in the second");
+                self.report.note(describe(left.account, two.key()), "only in the second");
             }
             if order.is_le() {
+                self.damage(left.account, next.as_ref(), "first");
                 next = lefts.next().await?;
                 self.done += 1;
                 if self.done.is_multiple_of(TRANSFER_ROWS_MAX as u64) {
@@ -119,8 +109,16 @@ impl Comparison<'_> {
                 }
             }
             if order.is_ge() {
+                self.damage(left.account, other.as_ref(), "second");
                 other = rights.next().await?;
             }
+        }
+    }
+
+    /// Notes a row that can't be read. The comparison goes on behind it.
+    fn damage(&mut self, of: AccountId, row: Option<&Row>, store: &str) {
+        if let Some(Row::Damaged(key, damage)) = row {
+            self.report.note(describe(of, *key), format!("it can't be read in the {store}: {}", damage.0));
         }
     }
 
@@ -182,7 +180,7 @@ impl Comparison<'_> {
         if left == right {
             return;
         }
-        let place = row(of, left.key());
+        let place = describe(of, left.key());
         match (left, right) {
             (Row::Record(left), Row::Record(right)) => {
                 if left.revision != right.revision {
@@ -209,6 +207,7 @@ impl Comparison<'_> {
                     self.note(&place, "time", left.destroyed_seconds, right.destroyed_seconds);
                 }
             }
+            (Row::Damaged(..), _) | (_, Row::Damaged(..)) => {} // noted as damage
             _ => self.report.note(place, "it is a record in one and destroyed in the other"),
         }
     }

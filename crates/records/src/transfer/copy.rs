@@ -10,7 +10,9 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::{AccountHead, HeadPair, HeadPairs, Heads, Moving, Row, TRANSFER_ROWS_MAX, Transfer, count_rows};
+use super::{
+    AccountHead, HeadPair, HeadPairs, Heads, Moving, Row, TRANSFER_ROWS_MAX, Transfer, count_rows, damaged,
+};
 use crate::{AccountId, Checkpoint, Error, Kind, Revision, TOUCHED_MAX};
 
 /// Accounts that are copied at the same time: each has a page of rows in memory that is written and one that is read.
@@ -133,7 +135,7 @@ async fn copy_account(
     let mut counted = Counted::default();
     let mut page = from.rows(account, None, TRANSFER_ROWS_MAX).await?;
     loop {
-        counted.add(&page);
+        counted.add(account, &page)?;
         let next = match page.last() {
             Some(last) => from.rows(account, Some(last.key()), TRANSFER_ROWS_MAX).await?,
             None => Vec::new(),
@@ -159,14 +161,17 @@ struct Counted {
 }
 
 impl Counted {
-    fn add(&mut self, rows: &[Row]) {
+    /// Counts rows, and refuses damaged ones: a copy has all records.
+    fn add(&mut self, account: AccountId, rows: &[Row]) -> Result<(), Error> {
         self.rows += rows.len() as u64;
         for row in rows {
             match row {
                 Row::Record(record) => self.kinds.entry(record.kind).or_default().0 += 1,
                 Row::Tombstone(gone) => self.kinds.entry(gone.kind).or_default().1 += 1,
+                Row::Damaged(key, damage) => return Err(damaged(account, *key, damage)),
             }
         }
+        Ok(())
     }
 
     /// Refuses an account that has other rows than it says.

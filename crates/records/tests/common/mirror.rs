@@ -102,8 +102,7 @@ pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(RecordKey, Record)>
             return all;
         }
         for dumped in page {
-            let (account, kind, id) = (dumped.account, dumped.record.kind, dumped.record.id);
-            all.push((RecordKey { account, kind, id }, dumped.record));
+            all.push((dumped.key, dumped.record.unwrap()));
         }
     }
     panic!("the dump doesn't end");

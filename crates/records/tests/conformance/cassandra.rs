@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use restante_core::{ErrorKind, Timestamp, nonzero};
 use restante_records::{
-    AccountId, Announcement, CassandraUrl, ChangesSince, Checkpoint, Commit, Config, EngineUrl, Metrics,
-    Opened, Position, Query, RESTORE_JUMP, Revision, Schema, open,
+    AccountId, Announcement, CassandraUrl, ChangesSince, Checkpoint, Commit, Config, DUMP_RECORDS_MAX,
+    Dumped, EngineUrl, Metrics, Opened, Position, Query, RESTORE_JUMP, Revision, Schema, open,
 };
 use scylla::value::CqlValue;
 use tokio::{
@@ -304,6 +304,10 @@ async fn a_check_finds_damage_in_each_table(subject: Subject) {
     cql(&subject, delete, vec![account]).await;
     let found = findings(&*opened.upkeep).await;
     assert!(found.iter().any(|finding| finding.contains("its body")), "{found:?}");
+    let dumped = opened.upkeep.dump(None, DUMP_RECORDS_MAX).await.unwrap();
+    let is_of_account = |of: &Dumped| of.key.account == A;
+    assert!(dumped.iter().any(|of| of.record.is_err()), "damaged records are in a dump as damaged");
+    assert!(dumped.iter().all(|of| of.record.is_ok() || is_of_account(of)));
     cql(&subject, "DELETE FROM feed WHERE store = ? AND segment = 0 AND slot >= 0", vec![]).await;
     let found = findings(&*opened.upkeep).await;
     assert!(found.iter().any(|finding| finding.contains("it is not in the feed")), "{found:?}");

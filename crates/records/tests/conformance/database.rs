@@ -109,6 +109,9 @@ async fn a_damaged_record_is_corrupt_and_others_are_read(subject: Subject) {
     };
     assert_eq!(get(vec![ids[0]]).await.unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(get(vec![ids[1], ids[2]]).await.unwrap().iter().all(Option::is_some));
+    let dumped = opened.upkeep.dump(None, 10).await.unwrap();
+    let read: Vec<_> = dumped.iter().map(|dumped| (dumped.key.id, dumped.record.is_ok())).collect();
+    assert_eq!(read, [(ids[0], false), (ids[1], true), (ids[2], true)]);
 }
 
 async fn a_new_record_replaces_no_row_and_only_the_commits_of_its_account_are_refused(subject: Subject) {

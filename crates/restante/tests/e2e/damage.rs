@@ -80,11 +80,32 @@ fn one_damaged_record_is_reported_and_everything_else_is_read() {
     assert!(exported.out.starts_with(&format!("exported {} emails", EMAILS - 1)), "{}", exported.out);
     assert!(exported.out.contains("1 email can't be exported"), "{}", exported.out);
 
+    let dumped = say(&folder, &["records", "dump", "--out", "records.ndjson"]);
+    assert_eq!(dumped.code, 1, "{}", dumped.err);
+    assert!(dumped.err.contains(", email ") && dumped.err.contains(": it can't be read: "), "{}", dumped.err);
+    assert!(
+        dumped.err.contains("1 damaged record was left out: see restante records check"),
+        "{}",
+        dumped.err
+    );
+    let lines = fs::read_to_string(folder.join("records.ndjson")).unwrap();
+    assert_eq!(lines.lines().filter(|line| line.contains(r#""kind":"email""#)).count(), EMAILS - 1);
+
+    let compared = say(&folder, &["check"]);
+    assert_eq!(compared.code, 1, "{}", compared.err);
+    assert_eq!(compared.out.matches(": it can't be read: ").count(), 1, "{}", compared.out);
+    assert!(
+        !compared.out.contains("ends here") && !compared.out.contains("search index"),
+        "{}",
+        compared.out
+    );
+
     let pack = &files(&folder.join("data/blobs/packs"), "pack")[0];
     flip(pack, fs::metadata(pack).unwrap().len() / 2);
     let checked = say(&folder, &["check", "--all"]);
     assert_eq!(checked.code, 1, "{}", checked.err);
     assert!(checked.out.contains(" kind 2 record "), "the record is listed: {}", checked.out);
+    assert!(!checked.out.contains("ends here"), "{}", checked.out);
     assert!(
         checked.out.contains("its bytes are not those that were put"),
         "the blob is listed: {}",

@@ -1,6 +1,6 @@
 //! DKIM keys and DNS records of a domain, on a stopped server and by a running one, against a name server on loopback.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path};
+use std::{collections::BTreeMap, fs, net::SocketAddr, path::Path};
 
 use hickory_server::{
     Server as NameServer,
@@ -15,11 +15,11 @@ use hickory_server::{
     server::{Request, RequestHandler, ResponseHandler, ResponseInfo},
     zone_handler::MessageResponseBuilder,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::UdpSocket, runtime::Runtime};
 
-use crate::support::{Server, free_address, restante, said, say};
+use crate::support::{Server, free_address, restante, said, say, wait_until};
 
 /// Records by name and type; of other names in example.org it says that they don't exist.
 struct Zone(BTreeMap<(String, RecordType), Vec<RData>>);
@@ -183,6 +183,30 @@ fn a_running_server_manages_dkim_keys() {
     assert!(act(&["domain", "records", "example.org"]).contains("mail._domainkey.example.org. "));
     assert_eq!(server.stop().code(), Some(0));
     assert_eq!(keys(folder, &[]), pairs(&[("mail", "active")]), "they are kept");
+    a_missing_key_file_is_named_by_health(folder);
+}
+
+/// Mail of the domains stood still, and nothing but the log said why.
+fn a_missing_key_file_is_named_by_health(folder: &Path) {
+    let file = folder.join("data/secrets.key");
+    let key = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    let mut command = restante(folder);
+    command.args(["serve", "--rest-port", "0", "--lmtp-listen", &free_address().to_string()]);
+    let server = Server::spawn(command);
+    let delivery = || {
+        let health: Value = serde_json::from_str(&server.get("/health").body).unwrap();
+        let parts = health["protocolsHealth"].as_array().unwrap();
+        parts.iter().find(|part| part.get("delivery").is_some()).unwrap().clone()
+    };
+    let is_named = |part: Value| {
+        part["delivery"] == "Not Ready"
+            && part["desc"].as_str().is_some_and(|desc| desc.contains("secrets.key is missing"))
+    };
+    wait_until("the missing key file is named", || is_named(delivery()));
+    fs::write(&file, key).unwrap();
+    wait_until("the key file is back", || delivery() == json!({"delivery": "Ready"}));
+    assert_eq!(server.stop().code(), Some(0));
 }
 
 #[test]

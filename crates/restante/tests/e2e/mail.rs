@@ -425,7 +425,7 @@ fn left(folder: &Path) -> (usize, usize) {
     with_stores(folder, async |records, _| {
         let dumped = records.upkeep.dump(None, 4_096).await.unwrap();
         counts.0 =
-            dumped.iter().filter(|dumped| dumped.account.0 >= restante_directory::FIRST_ACCOUNT).count();
+            dumped.iter().filter(|dumped| dumped.key.account.0 >= restante_directory::FIRST_ACCOUNT).count();
         counts.1 = records.upkeep.referenced(None).await.unwrap().blobs.len();
     });
     counts

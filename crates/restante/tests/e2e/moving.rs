@@ -153,7 +153,7 @@ fn a_copy_begins_anew_when_its_target_was_removed() {
 
 /// Damaged messages were left out, and all was well by the exit code.
 #[test]
-fn a_copy_and_an_export_count_damaged_messages() {
+fn a_copy_an_export_and_a_query_count_damaged_messages() {
     let (_guard, folder) = folder();
     fill(&folder, "a", (0..1_000).map(message));
     let names = fs::read_dir(folder.join("a")).unwrap().map(|entry| entry.unwrap().path());
@@ -172,6 +172,13 @@ fn a_copy_and_an_export_count_damaged_messages() {
     assert_eq!((exported.code, exported.out.lines().count()), (1, 999), "{}", exported.err);
     assert!(exported.err.contains(left_out), "{}", exported.err);
     assert_eq!(say(&folder, &["archive", "export", "--archive", "log:b"]).code, 0);
+    for (limit, printed) in [("2000", 999), ("10", 10)] {
+        let queried = say(&folder, &["query", "--archive", "log:a", "--limit", limit]);
+        assert_eq!((queried.code, queried.out.lines().count()), (1, printed), "{}", queried.err);
+        assert!(queried.err.ends_with(&format!("{left_out}a\n")), "{}", queried.err);
+    }
+    let sound = say(&folder, &["query", "--archive", "log:b"]);
+    assert!(sound.code == 0 && !sound.err.contains("left out"), "{}", sound.err);
 }
 
 #[test]

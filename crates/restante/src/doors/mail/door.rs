@@ -38,6 +38,7 @@ use super::{
     console::{self, Outgoing, Pages},
     erasing::Eraser,
     journal,
+    key_file::KeyFileCheck,
     logins::LoginGuard,
     mismatch::{self, Deferring, Mismatch, MissingBlobs},
     queue::ServerQueue,
@@ -249,7 +250,8 @@ async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<S
     if let Some(mismatch) = mismatch.clone().filter(|mismatch| mismatch.blobs_are_missing) {
         blobs.blobs = Arc::new(MissingBlobs(mismatch));
     }
-    Ok(Stores { records, blobs, removing: shared.removing.clone(), mismatch })
+    let (removing, key_file) = (shared.removing.clone(), KeyFileCheck::new(config));
+    Ok(Stores { records, blobs, removing, mismatch, key_file })
 }
 
 /// Other programs that sending works with, where there are any.

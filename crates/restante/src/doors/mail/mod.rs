@@ -7,6 +7,7 @@ mod console;
 mod door;
 mod erasing;
 pub(crate) mod journal;
+mod key_file;
 mod logins;
 mod mismatch;
 mod queue;

@@ -4,7 +4,7 @@ use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use restante_core::{ErrorKind, Identity};
-use restante_records::{EngineUrl, Kind, Metrics, Moving, Opened, Schema, UnsyncedBlobs};
+use restante_records::{EngineUrl, Kind, Metrics, Moving, Opened, RecordKey, Schema, UnsyncedBlobs};
 
 use crate::{clock, commands::backup::is_used, config::Config, exit, secrets};
 
@@ -20,8 +20,13 @@ pub(crate) fn unnamed(number: u8) -> String {
 }
 
 /// The name of a kind.
-pub(crate) fn kind_name(kind: Kind) -> String {
+fn kind_name(kind: Kind) -> String {
     schema().kind(kind).map_or_else(|_| unnamed(kind.0), |kind| kind.name.to_owned())
+}
+
+/// A record in words, as findings name it.
+pub(crate) fn place(key: RecordKey) -> String {
+    format!("account {}, {} {}", key.account.0, kind_name(key.kind), key.id.0)
 }
 
 /// Opens the records of the settings, and makes them when they are not there.

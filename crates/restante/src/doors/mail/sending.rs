@@ -36,6 +36,7 @@ use tracing::{debug, warn};
 use super::{
     commands,
     door::{has_jmap, has_smtp},
+    key_file::KeyFileCheck,
     stores::Stores,
 };
 use crate::{config::Config, signals::Stop};
@@ -78,6 +79,7 @@ pub(super) struct Sending {
     local: LocalDelivery,
     outbox: Arc<QueueOutbox>,
     health: SenderHealth,
+    key_file: KeyFileCheck,
     clock: Arc<dyn Clock>,
     /// Until they run.
     tasks: Option<Tasks>,
@@ -175,7 +177,8 @@ impl Sending {
             None => None,
         };
         let tasks = Some(Tasks { sender, submissions, vacations, learning });
-        Ok(Self { queue, limits, forwards, local, outbox, health, clock, tasks })
+        let key_file = stores.key_file.clone();
+        Ok(Self { queue, limits, forwards, local, outbox, health, key_file, clock, tasks })
     }
 
     /// Lets mail be sent until the server stops.
@@ -192,11 +195,12 @@ impl Sending {
         tasks
     }
 
-    /// Whether mail gets out.
+    /// Whether mail gets out. A missing key file comes first: it is why mail of some domains is overdue.
     pub(super) fn health(&self) -> RoleCheck {
-        let (health, clock) = (self.health.clone(), self.clock.clone());
+        let (health, key_file, clock) = (self.health.clone(), self.key_file.clone(), self.clock.clone());
         let now = move || u64::try_from(clock.now().0 / NANOS_PER_SECOND).unwrap_or(0);
-        RoleCheck { name: "delivery", problem: Arc::new(move || health.problem(now())) }
+        let problem = move || key_file.problem().or_else(|| health.problem(now()));
+        RoleCheck { name: "delivery", problem: Arc::new(problem) }
     }
 
     /// Delivers mail in this server, as the queue does.

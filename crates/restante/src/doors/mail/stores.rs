@@ -14,7 +14,7 @@ use restante_operate::RoleCheck;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 use tracing::{debug, warn};
 
-use super::{mismatch::Mismatch, usage};
+use super::{key_file::KeyFileCheck, mismatch::Mismatch, usage};
 use crate::{config::Config, signals::Stop};
 
 /// How often they are asked whether they work, which they answer from memory.
@@ -37,6 +37,8 @@ pub(crate) struct Stores {
     pub(crate) removing: Removing,
     /// Whether they don't belong together.
     pub(crate) mismatch: Option<Mismatch>,
+    /// Whether what the records have sealed can be opened.
+    pub(crate) key_file: KeyFileCheck,
 }
 
 /// What records and blobs hold. Cloning shares the values.
@@ -248,7 +250,10 @@ impl Stores {
     /// While one of them does not answer, its last values stand.
     async fn ask_what_they_hold(&self, search: Option<&restante_search::Opened>, metrics: &StoresMetrics) {
         match self.records.upkeep.stats().await {
-            Ok(stats) => metrics.records.show(&stats),
+            Ok(stats) => {
+                self.key_file.note(&stats);
+                metrics.records.show(&stats);
+            }
             Err(error) => debug!(%error, "the records do not tell what they hold"),
         }
         match self.blobs.upkeep.stats().await {
@@ -317,6 +322,7 @@ mod tests {
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
             mismatch: None,
+            key_file: KeyFileCheck::default(),
         }
     }
 

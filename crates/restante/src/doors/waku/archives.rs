@@ -61,8 +61,9 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
 }
 
 /// Opens an archive for reading, without any settings.
-pub(crate) async fn open_for_reading(url: EngineUrl) -> anyhow::Result<Opened> {
-    open_with(restante_archive::Config { read_only: true, ..restante_archive::Config::new(url) }).await
+pub(crate) async fn open_for_reading(url: EngineUrl, metrics: Metrics) -> anyhow::Result<Opened> {
+    open_with(restante_archive::Config { read_only: true, metrics, ..restante_archive::Config::new(url) })
+        .await
 }
 
 /// The archive of the settings for a backup, with what copies it if it is open.

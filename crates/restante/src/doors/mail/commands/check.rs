@@ -154,7 +154,7 @@ async fn check(flags: &CheckFlags, config: &Config, stores: &Stores) -> anyhow::
         check_each(stores, &mut report).await?;
     }
     check_index(config, stores, flags.rebuild, &mut report).await?;
-    let compared = compare(stores, flags.rebuild, &mut report).await;
+    let compared = compare(stores, flags, &mut report).await;
     report.note_damage("the comparison of records, blobs and index ends here", compared)?;
     let counted = count_again(config, stores, flags.rebuild, &mut report).await;
     report.note_damage("the counting of mail ends here", counted)?;
@@ -211,8 +211,8 @@ async fn check_index(
     Ok(())
 }
 
-/// Compares records with blobs and with the index.
-async fn compare(stores: &Stores, rebuild: bool, report: &mut Report) -> anyhow::Result<()> {
+/// Compares records with blobs and with the index. Damaged records are noted, unless each store was checked by itself, and left out.
+async fn compare(stores: &Stores, flags: &CheckFlags, report: &mut Report) -> anyhow::Result<()> {
     let progress = Progress::counting("records", "comparing stores", None);
     let mut after = None;
     let mut emails = Emails::default();
@@ -220,23 +220,35 @@ async fn compare(stores: &Stores, rebuild: bool, report: &mut Report) -> anyhow:
     loop {
         let page = stores.records.upkeep.dump(after, DUMP_RECORDS_MAX).await?;
         let Some(last) = page.last() else { break };
-        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+        after = Some(last.key);
         find_missing_blobs(&page, stores, report).await?;
         report.records += page.len() as u64;
         progress.set(report.records);
-        for Dumped { account, record } in page {
-            if emails.account != Some(account) {
+        for Dumped { key, record } in page {
+            if emails.account != Some(key.account) {
                 differences += compare_index(&emails, stores, report).await?;
-                emails = Emails { account: Some(account), created: BTreeMap::new() };
+                emails = Emails { account: Some(key.account), created: BTreeMap::new() };
             }
-            if record.kind == email::KIND {
-                emails.created.insert(record.id, record.created);
+            match record {
+                Ok(record) if key.kind == email::KIND => {
+                    emails.created.insert(key.id, record.created);
+                }
+                Ok(_) => {}
+                Err(damage) => {
+                    if key.kind == email::KIND {
+                        // Whether the index has to have it is not known. What is newer than the index is neither missing nor surplus.
+                        emails.created.insert(key.id, Revision(u64::MAX));
+                    }
+                    if !flags.all {
+                        report.note(records::place(key), format!("it can't be read: {}", damage.0));
+                    }
+                }
             }
         }
     }
     differences += compare_index(&emails, stores, report).await?;
     if let Ok(search) = &stores.search
-        && rebuild
+        && flags.rebuild
         && differences > 0
     {
         search.upkeep.rebuild().await?;
@@ -254,23 +266,19 @@ struct Emails {
 
 /// Notes the blobs of records that are not there.
 async fn find_missing_blobs(page: &[Dumped], stores: &Stores, report: &mut Report) -> anyhow::Result<()> {
-    let mut places: BTreeMap<BlobId, &Dumped> = BTreeMap::new();
+    let mut places: BTreeMap<BlobId, RecordKey> = BTreeMap::new();
     for dumped in page {
-        for id in &dumped.record.body.blobs {
-            places.entry(*id).or_insert(dumped);
+        for id in dumped.record.iter().flat_map(|record| &record.body.blobs) {
+            places.entry(*id).or_insert(dumped.key);
         }
     }
-    let sizes = places.into_iter().map(async |(id, dumped)| {
+    let sizes = places.into_iter().map(async |(id, key)| {
         let size = stores.blobs.blobs.size(id).await?;
-        anyhow::Ok(size.is_none().then_some((id, dumped)))
+        anyhow::Ok(size.is_none().then_some((id, key)))
     });
     let missing: Vec<_> = stream::iter(sizes).buffered(BLOBS_AT_ONCE).try_collect().await?;
-    for (id, Dumped { account, record }) in missing.into_iter().flatten() {
-        let kind = records::kind_name(record.kind);
-        report.note(
-            format!("account {}, {kind} {}", account.0, record.id.0),
-            format!("its blob {id} is missing"),
-        );
+    for (id, key) in missing.into_iter().flatten() {
+        report.note(records::place(key), format!("its blob {id} is missing"));
     }
     Ok(())
 }

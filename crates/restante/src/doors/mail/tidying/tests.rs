@@ -39,6 +39,7 @@ impl Fixture {
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
             mismatch: None,
+            key_file: Default::default(),
         };
         let limits = MailConfig { vault_seconds: 10 * HOUR, ..MailConfig::default() };
         let mail = Mail::new(

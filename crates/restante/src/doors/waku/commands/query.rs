@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
-use restante_archive::{Direction, EngineUrl, Opened, Query, Topics};
+use indicatif::HumanCount;
+use restante_archive::{Direction, EngineUrl, Metrics, Opened, Query, Topics};
 use restante_core::{Bloom, Cursor, MessageHash, Timestamp};
 use restante_waku::validate::Problem;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::{
     client::{RestClient, escape},
     clock,
     doors::waku::{archives, printer::Printer, transfer::json::JsonEntry},
-    exit::UsageError,
+    exit::{self, UsageError},
     moment::{Moment, parse_moment},
     output::Format,
 };
@@ -93,7 +94,7 @@ impl Wanted {
 const PAGE_ROWS: usize = 100;
 
 pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
-    let source = Source::open(flags).await?;
+    let mut source = Source::open(flags).await?;
     let mut query = flags.to_query(clock::system().now());
     if flags.archive.is_none() {
         check_times(&query)?;
@@ -117,6 +118,13 @@ pub(crate) async fn run(flags: &QueryFlags) -> anyhow::Result<ExitCode> {
         }
     }
     printer.finish()?;
+    if let (left_out @ 1.., Some(url)) = (source.left_out(), &flags.archive) {
+        eprintln!(
+            "{} damaged records were left out: see restante archive check --archive {url}",
+            HumanCount(left_out)
+        );
+        return Ok(exit::found_wrong());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -140,30 +148,53 @@ impl QueryFlags {
 /// Who is asked.
 enum Source {
     Rest(RestClient),
-    Archive(Opened),
+    Archive(ReadArchive),
+}
+
+/// An archive that is read without a server.
+struct ReadArchive {
+    opened: Opened,
+    metrics: Metrics,
+    /// Messages that were damaged after the archive had verified them.
+    unreadable: u64,
 }
 
 impl Source {
     async fn open(flags: &QueryFlags) -> anyhow::Result<Self> {
         match &flags.archive {
-            Some(url) => Ok(Self::Archive(archives::open_for_reading(url.clone()).await?)),
+            Some(url) => {
+                let metrics = Metrics::default();
+                let opened = archives::open_for_reading(url.clone(), metrics.clone()).await?;
+                Ok(Self::Archive(ReadArchive { opened, metrics, unreadable: 0 }))
+            }
             None => Ok(Self::Rest(RestClient::new(&flags.rest)?)),
         }
     }
 
     /// One page, ascending, and where the next one begins.
-    async fn page(&self, query: &Query) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
+    async fn page(&mut self, query: &Query) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
         match self {
-            Self::Archive(opened) => page_of_archive(opened, query).await,
+            Self::Archive(archive) => archive.page(query).await,
             Self::Rest(client) => page_of_server(client, query).await,
+        }
+    }
+
+    /// The damaged records that were left out so far; a server does not say how many it leaves out.
+    fn left_out(&self) -> u64 {
+        match self {
+            Self::Archive(archive) => archive.unreadable + archive.metrics.damaged_records(),
+            Self::Rest(_) => 0,
         }
     }
 }
 
-async fn page_of_archive(opened: &Opened, query: &Query) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
-    let page = opened.archive.query(query).await?;
-    let entries = page.rows().map(|row| JsonEntry::of_row(&row).with_version()).collect();
-    Ok((entries, page.next))
+impl ReadArchive {
+    async fn page(&mut self, query: &Query) -> anyhow::Result<(Vec<JsonEntry>, Option<Cursor>)> {
+        let page = self.opened.archive.query(query).await?;
+        let entries: Vec<_> = page.rows().map(|row| JsonEntry::of_row(&row).with_version()).collect();
+        self.unreadable += page.len() as u64 - entries.len() as u64;
+        Ok((entries, page.next))
+    }
 }
 
 /// The answer of `/store/v3/messages`.

@@ -8,7 +8,7 @@ mod route;
 use std::{io, io::Write, process::ExitCode};
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use restante_directory::EmailAddress;
 
 pub(crate) use operate::Operator;
@@ -90,13 +90,10 @@ Examples:
 
 /// Which recipients a command changes.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true).args(["ids", "domain", "account", "sender", "all"]))]
 pub(crate) struct ChangeFlags {
     /// Ids that `restante queue list` shows
-    #[arg(
-        value_name = "ID",
-        required_unless_present_any = ["domain", "account", "sender", "all"],
-        conflicts_with_all = ["domain", "account", "sender"],
-    )]
+    #[arg(value_name = "ID", conflicts_with_all = ["domain", "account", "sender"])]
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterFlags,
@@ -239,7 +236,33 @@ fn result_line(done: &str, recipients: u64, is_all: bool, is_all_held: bool) -> 
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Commands {
+        #[command(subcommand)]
+        command: QueueCommand,
+    }
+
+    /// Usage showed ids alone, although mail is also chosen by other means.
+    #[test]
+    fn usage_shows_each_way_to_choose_recipients() {
+        const WAYS: &str = "<ID|--domain <DOMAIN>|--account <ADDRESS>|--sender <ADDRESS>|--all>";
+        for name in ["retry", "hold", "release", "drop"] {
+            let error = Commands::try_parse_from(["queue", name]).unwrap_err().to_string();
+            assert!(error.contains(&format!("Usage: queue {name} {WAYS}")), "{error}");
+            let help = Commands::try_parse_from(["queue", name, "--help"]).unwrap_err().to_string();
+            assert!(help.contains(&format!("Usage: queue {name} [OPTIONS] {WAYS}")), "{help}");
+            for way in [&["17-1", "17-2"][..], &["--domain=a.example", "--sender="], &["--all"]] {
+                Commands::try_parse_from([&["queue", name][..], way].concat()).unwrap();
+            }
+            for wrong in [&["17-1", "--domain=a.example"][..], &["--all", "17-1"], &["--all", "--sender=x"]] {
+                Commands::try_parse_from([&["queue", name][..], wrong].concat()).unwrap_err();
+            }
+        }
+    }
 
     /// `hold --all` counted as held what is not held by itself, and `retry --all` of a held queue said that it tried.
     #[test]

@@ -10,12 +10,17 @@ use std::{
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use indicatif::HumanCount;
-use restante_records::{Dumped, KindSchema, Property, Record, RecordKey, Schema, Upkeep, Value};
+use restante_records::{KindSchema, Property, Record, RecordKey, Report, Schema, Upkeep, Value};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags, doors::mail::records, new_file::NewFile, output::write_json, progress::Progress,
+    config::RecordsFlags,
+    doors::mail::{commands::findings, records},
+    exit,
+    new_file::NewFile,
+    output::write_json,
+    progress::Progress,
 };
 
 #[derive(Args, Debug)]
@@ -52,7 +57,7 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     let stats = opened.upkeep.stats().await?;
     let total = stats.kinds.iter().map(|kind| kind.records).sum();
     let progress = Progress::counting("records", "dumping", Some(total));
-    let count = match &flags.out {
+    let report = match &flags.out {
         Some(path) => to_file(path, &*opened.upkeep, &progress).await?,
         None => {
             let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
@@ -61,41 +66,63 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     };
     drop(progress);
     opened.upkeep.close().await?;
-    eprintln!("dumped {} records", HumanCount(count));
-    Ok(ExitCode::SUCCESS)
+    tell(&report, &mut io::stderr().lock())?;
+    Ok(if report.wrong == 0 { ExitCode::SUCCESS } else { exit::found_wrong() })
 }
 
-/// Writes to a file and returns when it is on disk. A dump that fails leaves no file of that name, or the one of before.
-async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyhow::Result<u64> {
+/// Prints what could not be read, and how much was written.
+fn tell(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let found = report.findings.iter().map(|finding| (&*finding.place, &*finding.what));
+    findings::print(found, report.wrong, out)?;
+    writeln!(out, "dumped {} records", HumanCount(report.records))?;
+    match report.wrong {
+        0 => Ok(()),
+        1 => writeln!(out, "1 damaged record was left out: see restante records check"),
+        wrong => {
+            writeln!(out, "{} damaged records were left out: see restante records check", HumanCount(wrong))
+        }
+    }
+}
+
+/// Writes to a file and returns when it is on disk. A dump that fails leaves no file of that name, or the one of before; one without
+/// damaged records does not fail.
+async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyhow::Result<Report> {
     let failed = || format!("can't write {}", path.display());
     let file = NewFile::create(path).with_context(failed)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
-    let count = dump(upkeep, progress, &mut out).await.with_context(failed)?;
+    let report = dump(upkeep, progress, &mut out).await.with_context(failed)?;
     let file = out.into_inner().map_err(io::Error::from).with_context(failed)?;
     file.finish().with_context(failed)?;
-    Ok(count)
+    Ok(report)
 }
 
-/// Writes all records and gives their number.
-async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> anyhow::Result<u64> {
+/// Writes all records that can be read; reports how many, and the damaged ones.
+async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> anyhow::Result<Report> {
     let schema = records::schema();
-    let (mut after, mut count) = (None, 0);
+    let (mut after, mut report) = (None, Report::default());
     loop {
         let page = upkeep.dump(after, PAGE_RECORDS).await?;
         let Some(last) = page.last() else { break };
-        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
+        after = Some(last.key);
         for dumped in &page {
-            write_json(&mut *out, &line(dumped, &schema))?;
-            out.write_all(b"\n")?;
+            match &dumped.record {
+                Ok(record) => {
+                    write_json(&mut *out, &line(dumped.key, record, &schema))?;
+                    out.write_all(b"\n")?;
+                    report.records += 1;
+                }
+                Err(damage) => {
+                    report.note(records::place(dumped.key), format!("it can't be read: {}", damage.0));
+                }
+            }
         }
-        count += page.len() as u64;
-        progress.set(count);
+        progress.set(report.records + report.wrong);
     }
     out.flush()?;
-    Ok(count)
+    Ok(report)
 }
 
-fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a> {
+fn line<'a>(RecordKey { account, .. }: RecordKey, record: &'a Record, schema: &Schema) -> Line<'a> {
     let kind = schema.kind(record.kind).ok();
     let text = std::str::from_utf8(&record.body.bytes).ok();
     Line {
@@ -152,9 +179,9 @@ mod tests {
         }
         let mut out = Vec::new();
         let progress = Progress::counting("records", "dumping", None);
-        let count = dump(&*opened.upkeep, &progress, &mut out).await.unwrap();
+        let report = dump(&*opened.upkeep, &progress, &mut out).await.unwrap();
         let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
-        assert_eq!(lines.len() as u64, count);
+        assert_eq!((lines.len() as u64, 0), (report.records, report.wrong));
         lines
     }
 
@@ -185,6 +212,23 @@ mod tests {
                 ),
                 r#"{"account":2,"kind":"identity","id":1,"revision":1,"created":1,"properties":{"email":["me@example.org"]},"bodyBase64":"/g==","blobs":[]}"#.to_owned(),
             ]
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_is_reported_with_what_to_do() {
+        let mut report = Report { records: 1_234, ..Report::default() };
+        let printed = |report: &Report| {
+            let mut out = Vec::new();
+            tell(report, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(printed(&report), "dumped 1,234 records\n");
+        report.note("account 1, email 7", "it can't be read: its row is damaged");
+        assert_eq!(
+            printed(&report),
+            "account 1, email 7: it can't be read: its row is damaged\ndumped 1,234 records\n\
+             1 damaged record was left out: see restante records check\n"
         );
     }
 
